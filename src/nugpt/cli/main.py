@@ -1,0 +1,127 @@
+"""Find the command, parse its arguments, run it, and turn a user's mistake into one line and exit status 2."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol
+
+# Command → module, class, what it does. Modules are imported only when their command is called.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "table": ("nugpt.cli.table", "Table", "the parametrizations, symbolic or resolved for a base and a target"),
+    "explain": (
+        "nugpt.cli.explain",
+        "Explain",
+        "per tensor: role, sphere axis, applied learning rate, initial value, scale",
+    ),
+    "count": ("nugpt.cli.count", "Count", "parameters, FLOPs per token, tokens and steps at N tokens per parameter"),
+    "data prepare": ("nugpt.cli.data", "Prepare", "text, jsonl, parquet or a hub data set to checksummed token shards"),
+    "data inspect": ("nugpt.cli.data", "Inspect", "what a prepared data set holds"),
+    "data verify": ("nugpt.cli.data", "Verify", "check every shard against its checksum"),
+    "quickstart": ("nugpt.cli.quickstart", "Quickstart", "what exists so far of the whole job, on a CPU"),
+}
+
+
+class Command(Protocol):
+    """What every command class offers."""
+
+    def run(self) -> int:
+        """Do it and return the exit status."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `nugpt ARGUMENTS`: 0 done, 1 a failed verdict or run, 2 a mistake in what the user gave."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if words[0] in ("-V", "--version"):
+        from nugpt import __version__
+
+        print(__version__)
+        return 0
+    name, rest = _split(words)
+    if name not in COMMANDS:
+        return _complaint(_unknown(name), status=2)
+    try:
+        return _parse(name, rest).run()
+    except BrokenPipeError:
+        # The reader of our output has gone (as `| head` does): nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (
+        ValueError,
+        FileNotFoundError,
+        FileExistsError,
+        NotADirectoryError,
+        IsADirectoryError,
+        PermissionError,
+    ) as error:
+        if debug:
+            raise
+        return _complaint(error, status=2)
+    except OSError as error:  # a full disk, a lost mount: not what the user typed
+        if debug:
+            raise
+        return _complaint(error, status=1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _split(words: list[str]) -> tuple[str, list[str]]:
+    """The command's name (one word, or two as in `data prepare`) and its arguments."""
+    two = " ".join(words[:2])
+    return (two, words[2:]) if two in COMMANDS else (words[0], words[1:])
+
+
+def _parse(name: str, arguments: list[str]) -> Command:
+    """The command as its arguments describe it; a parse error or --help leaves through SystemExit, as tyro does it."""
+    import tyro
+
+    module, cls, help_line = COMMANDS[name]
+    kind = getattr(import_module(module), cls)
+    command: Command = tyro.cli(
+        kind,
+        prog=f"nugpt {name}",
+        description=kind.__doc__ or help_line,
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
+    return command
+
+
+def _unknown(name: str) -> str:
+    """One line about a command that does not exist, with those that were likely meant."""
+    family = [known for known in COMMANDS if known.split()[0] == name]
+    if family:
+        return f"{name!r} needs a second word: {', '.join(family)}"
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(COMMANDS)}"
+    return f"unknown command {name!r}, {hint}"
+
+
+def _complaint(error: Exception | str, status: int) -> int:
+    """One line on standard error."""
+    print(f"nugpt: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return status
+
+
+def _help() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {help_line}" for name, (_, _, help_line) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: nugpt COMMAND [OPTIONS]        nugpt COMMAND --help",
+            "",
+            "Normalized Transformers whose learning rate is tuned once, on a small model, and holds for the large one.",
+            "",
+            *lines,
+            "",
+            "--debug after any command shows the traceback of an error. --version prints the version.",
+        ]
+    )

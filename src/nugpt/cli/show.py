@@ -1,0 +1,35 @@
+"""How facts are printed: aligned tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output; not-a-number and infinity are refused, since JSON has neither."""
+    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", right: Sequence[int] = ()
+) -> None:
+    """An aligned table; `right` names the columns to align right. Never wrapped when the output is not a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table, crop=False)
+
+
+def number(value: float | None) -> str:
+    """A number with the digits that matter, `–` where there is none."""
+    return "–" if value is None else f"{value:.6g}"

@@ -1,0 +1,1 @@
+"""The method: the model, its initial weights, its optimizer and its schedule."""

@@ -1,0 +1,83 @@
+"""What every decoder shares: embedding, positions, the run through the blocks, unembedding and loss.
+
+Shapes: B batch, T tokens, S keys, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nugpt.core.cache import Cache
+from nugpt.core.rope import rope_angles
+from nugpt.kernels.cross_entropy import Loss, loss_named
+from nugpt.spec.model import ModelConfig
+
+
+class Matrix(nn.Linear):
+    """A bias-free linear map, computed in the dtype its weight is given in."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__(d_in, d_out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x.to(self.weight.dtype), self.weight)
+
+
+class Decoder(nn.Module):
+    """Tokens to the hidden states after the last block, or to the loss of their targets."""
+
+    gains_type: type[Any]
+    blocks: nn.ModuleList
+    E_out: Matrix
+
+    def __init__(self, config: ModelConfig, loss: str) -> None:
+        super().__init__()
+        self.config = config
+        self.loss: Loss = loss_named(loss)
+        self.E_in = nn.Embedding(config.vocab_size, config.d_model)
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        gains: Any,
+        targets_BT: Tensor | None = None,
+        positions_T: Tensor | None = None,
+        mask_TS: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Hidden states for the unembedding, or, given targets, the mean cross-entropy over all tokens."""
+        T = tokens_BT.shape[-1]
+        start = cache.length if cache is not None else 0
+        if positions_T is None:
+            positions_T = torch.arange(start, start + T, device=tokens_BT.device)
+        if mask_TS is None and start:
+            mask_TS = torch.arange(start + T, device=tokens_BT.device) <= positions_T.unsqueeze(-1)
+        h_BTD = self.E_in(tokens_BT)  # h¹ = E_input x: a row of the stored matrix
+        wide = torch.promote_types(h_BTD.dtype, torch.float32)
+        angles = rope_angles(positions_T, self.config.head_dim, self.config.rope_theta, wide)
+        for i, block in enumerate(self.blocks):
+            h_BTD = block(h_BTD, gains, angles, mask_TS, cache.layers[i] if cache is not None else None, start)
+        h_BTD = self.finish(h_BTD)
+        if cache is not None:
+            cache.length = start + T
+        if targets_BT is None:
+            return h_BTD
+        weight_VD, scale_V = self.head(gains)
+        return self.loss(h_BTD.flatten(0, 1), weight_VD, scale_V, targets_BT.flatten()).mean()
+
+    def finish(self, h_BTD: Tensor) -> Tensor:
+        """What happens between the last block and the unembedding."""
+        return h_BTD
+
+    def head(self, gains: Any) -> tuple[Tensor, Tensor]:
+        """The unembedding's weight (V, D) and the scale of each logit (V): all that a fused loss needs beside h."""
+        raise NotImplementedError
+
+    def logits(self, h_BTD: Tensor, gains: Any) -> Tensor:
+        """z = scale ⊙ (E_out h). # (5)"""
+        weight_VD, scale_V = self.head(gains)
+        return functional.linear(h_BTD.to(weight_VD.dtype), weight_VD) * scale_V

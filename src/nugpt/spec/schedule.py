@@ -1,0 +1,28 @@
+"""Learning-rate schedules as values; `core.schedule` turns them into a multiplier of the peak at a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+KINDS = ("cosine", "linear", "constant", "wsd")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate goes from its peak to `final` of it, after `warmup` steps; `decay` is wsd's last share."""
+
+    kind: str = "cosine"
+    final: float = 0.1  # the paper: down to 10 % of the peak
+    warmup: int = 0  # the paper: none
+    decay: float = 0.2  # wsd only: the share of the steps after warm-up that decays
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"schedule is {self.kind!r}, but must be one of {', '.join(KINDS)}")
+        if not isinstance(self.final, (int, float)) or not math.isfinite(self.final) or not 0 <= self.final <= 1:
+            raise ValueError(f"schedule's final is {self.final!r}, but must be a share of the peak from 0 to 1")
+        if not isinstance(self.warmup, int) or isinstance(self.warmup, bool) or self.warmup < 0:
+            raise ValueError(f"schedule's warmup is {self.warmup!r}, but must be a whole number of steps, at least 0")
+        if not isinstance(self.decay, (int, float)) or not 0 < self.decay <= 1:
+            raise ValueError(f"schedule's decay is {self.decay!r}, but must be a share of the run above 0, at most 1")
