@@ -21,6 +21,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "data prepare": ("nugpt.cli.data", "Prepare", "text, jsonl, parquet or a hub data set to checksummed token shards"),
     "data inspect": ("nugpt.cli.data", "Inspect", "what a prepared data set holds"),
     "data verify": ("nugpt.cli.data", "Verify", "check every shard against its checksum"),
+    "train": ("nugpt.cli.train", "Train", "one model, or an ensemble of learning rates and seeds, on one device"),
+    "generate": ("nugpt.cli.generate", "Generate", "text from a trained model"),
+    "bench data": ("nugpt.cli.data", "BenchData", "tokens per second of preparing and of loading data"),
     "quickstart": ("nugpt.cli.quickstart", "Quickstart", "what exists so far of the whole job, on a CPU"),
 }
 

@@ -52,10 +52,13 @@ class Decoder(nn.Module):
         """Hidden states for the unembedding, or, given targets, the mean cross-entropy over all tokens."""
         T = tokens_BT.shape[-1]
         start = cache.length if cache is not None else 0
+        if cache is not None and start + T > cache.capacity:
+            raise ValueError(f"the cache has room for {cache.capacity} tokens, but these would make it {start + T}")
+        index_T = torch.arange(start, start + T, device=tokens_BT.device)
         if positions_T is None:
-            positions_T = torch.arange(start, start + T, device=tokens_BT.device)
-        if mask_TS is None and start:
-            mask_TS = torch.arange(start + T, device=tokens_BT.device) <= positions_T.unsqueeze(-1)
+            positions_T = index_T
+        if mask_TS is None and start:  # causality goes by index: positions only turn queries and keys
+            mask_TS = torch.arange(start + T, device=tokens_BT.device) <= index_T.unsqueeze(-1)
         h_BTD = self.E_in(tokens_BT)  # h¹ = E_input x: a row of the stored matrix
         wide = torch.promote_types(h_BTD.dtype, torch.float32)
         angles = rope_angles(positions_T, self.config.head_dim, self.config.rope_theta, wide)

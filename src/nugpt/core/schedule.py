@@ -21,5 +21,5 @@ def multiplier(schedule: Schedule, step: int, steps: int) -> float:
     if schedule.kind == "cosine":
         return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * progress)) / 2
     if schedule.kind == "wsd":
-        progress = max(0.0, (progress - (1 - schedule.decay)) / schedule.decay)
-    return 1 - (1 - schedule.final) * progress
+        progress = max(0.0, 1 - (1 - progress) / schedule.decay)
+    return schedule.final + (1 - schedule.final) * (1 - progress)

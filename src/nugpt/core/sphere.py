@@ -9,7 +9,7 @@ from torch import Tensor
 def norm(y: Tensor, dim: int = -1) -> Tensor:
     """Norm(y) = y / ‖y‖₂ along `dim`, computed in at least float32, returned in y's dtype."""
     wide = y.to(torch.promote_types(y.dtype, torch.float32))
-    return (wide / _guarded_length(wide, dim)).to(y.dtype)
+    return (wide / guarded_length(wide, dim)).to(y.dtype)
 
 
 def lerp(h: Tensor, branch: Tensor, alpha: Tensor) -> Tensor:
@@ -22,10 +22,10 @@ def lerp(h: Tensor, branch: Tensor, alpha: Tensor) -> Tensor:
 @torch.no_grad()
 def retract_tensor_(weight: Tensor, axis: int) -> Tensor:
     """Divide each vector of `weight` along `axis` by its length, in place."""
-    return weight.div_(_guarded_length(weight, axis))
+    return weight.div_(guarded_length(weight, axis))
 
 
-def _guarded_length(y: Tensor, dim: int) -> Tensor:
+def guarded_length(y: Tensor, dim: int) -> Tensor:
     """‖y‖₂ along `dim`; 1 where it is 0."""
     # CHOICE: the paper's Norm has no ε. A zero vector stays zero with a finite gradient; every other is untouched.
     length = torch.linalg.vector_norm(y, dim=dim, keepdim=True)

@@ -23,6 +23,9 @@ class Scale:
     base_steps: int
     fixed_steps: int  # the length of the fixed-iteration studies
     round_steps_to: int  # steps at N tokens per parameter are rounded up to a multiple of this
+    validations: int = 100  # how often a run takes its validation loss
+    val_windows: int = 64  # sequences of the fixed validation set
+    default_lr: float | None = None  # η of νGPT at the base, where it was tuned
     rescaler_scale: float | None = None  # None: base width to the power −1/2
     sizes: tuple[tuple[int, int], ...] = ()  # (layers, heads) that have a name in `nugpt count --list`
 
@@ -57,6 +60,7 @@ PAPER = Scale(
     base_steps=9_750,  # CHOICE: 20 tokens per non-embedding parameter of the 10×10 base
     fixed_steps=80_000,
     round_steps_to=250,
+    val_windows=256,
     rescaler_scale=0.03,
     sizes=(*_PAPER_WIDTHS, *_PAPER_DEPTHS, *_PAPER_ASPECT),
 )
@@ -73,6 +77,7 @@ EVIDENCE = Scale(
     base_steps=2_000,
     fixed_steps=2_000,
     round_steps_to=50,
+    default_lr=2**-7,
     sizes=((4, 2), (4, 4), (4, 8), (4, 16), (2, 4), (8, 4), (16, 4), (32, 4)),
 )
 LAB = replace(EVIDENCE, name="lab", base_steps=800, fixed_steps=800)
@@ -87,6 +92,8 @@ TINY = Scale(
     base_steps=120,
     fixed_steps=120,
     round_steps_to=10,
+    validations=10,  # CHOICE: a hundred would cost a run of this length more than its training
+    default_lr=2**-5,
     sizes=((2, 1), (2, 2), (2, 4), (1, 2), (4, 2), (8, 2)),
 )
 

@@ -1,0 +1,1 @@
+"""Speed: step time, tokens per second, memory."""

@@ -1,0 +1,252 @@
+"""R replicas of one model with stacked parameters: their forward pass, their loss, their step.
+
+Shapes: R replicas, B batch, T tokens, D d_model, V vocabulary. Every parameter has a leading replica axis. Nothing here
+waits for the device, and no operation mixes replicas, so that one that goes bad never touches another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional
+
+from nugpt.core.decoder import Decoder
+from nugpt.core.init import MODELS, gains, initial_value
+from nugpt.core.optim import adam_
+from nugpt.core.rope import rope_angles
+from nugpt.core.sphere import guarded_length
+from nugpt.spec.model import parameter_shapes
+from nugpt.spec.roles import MATRIX_ROLES
+from nugpt.spec.run import RunSpec
+
+# A replica has diverged when its loss or gradient is not finite, or when its loss stays this far above log V ...
+DIVERGED_ABOVE = 1.0
+# ... for this many steps in a row (or a tenth of the run, if that is less).
+DIVERGED_FOR = 100
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass
+class State:
+    """What changes from step to step; every tensor has the replica axis in front."""
+
+    params: dict[str, Tensor]
+    first: dict[str, Tensor]
+    second: dict[str, Tensor]
+    alive: Tensor  # (R,) bool
+    died_at: Tensor  # (R,) the step at which a replica diverged, −1 while it has not
+    high: Tensor  # (R,) steps in a row with a loss above the bound
+    loss_sum: Tensor  # (R,) float64, since the last logged row
+    grad_norm: Tensor  # (R,) of the last step
+    step: int = 0
+    logged: int = 0  # steps in loss_sum
+
+
+class _Tail(nn.Module):
+    """What follows the blocks, as a module, so that `functional_call` can be given its parameters."""
+
+    def __init__(self, model: Decoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, h_BTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return (self.model.finish(h_BTD), *self.model.head(gains))
+
+
+class Ensemble:
+    """The program that runs R replicas: built once from their specs, applied to a State."""
+
+    def __init__(self, specs: list[RunSpec], device: torch.device, attention: str, loss: str, compiled: bool) -> None:
+        spec = specs[0]
+        self.specs, self.config, self.device = specs, spec.model, device
+        self.roles = spec.model.roles
+        self.names = list(parameter_shapes(spec.model))
+        self.dtype = DTYPES[spec.precision]
+        self.betas, self.grad_clip = spec.table.betas, spec.grad_clip
+        self.bound = math.log(spec.model.vocab_size) + DIVERGED_ABOVE
+        self.patience = max(1, min(DIVERGED_FOR, spec.steps // 10))
+        with torch.device("meta"):
+            self.model: Decoder = MODELS[spec.model.architecture](spec.model, attention, loss)
+        self.tail = _Tail(self.model)
+        resolved = [s.resolved() for s in specs]
+        self.resolved = resolved
+        per_replica = [gains(self.model, r, device) for r in resolved]
+        self.gains = self.model.gains_type(*(torch.stack(g) for g in zip(*per_replica, strict=True)))
+        self.settings = {
+            role: tuple(
+                torch.tensor([getattr(r.rows[role], key) for r in resolved], device=device)
+                for key in ("lr", "eps", "weight_decay")
+            )
+            for role in spec.table.rows
+        }
+        compile_: Callable[[Any], Any] = _compile if compiled else lambda f: f
+        self._block = compile_(self._run_block)
+        self._ends = compile_(self._run_tail)
+        self._loss = compile_(self.model.loss)
+        self._update = compile_(_update_)
+
+    def initial_state(self) -> State:
+        """Every replica at its own initial weights."""
+        params = {}
+        for name, shape in parameter_shapes(self.config).items():
+            made: dict[Any, Tensor] = {}
+            values = []
+            for spec, resolved in zip(self.specs, self.resolved, strict=True):
+                row = resolved.rows[self.roles(name).role]
+                key = (spec.seed, row.init, row.scale)
+                if key not in made:
+                    made[key] = initial_value(name, shape, spec.seed, resolved, self.roles)
+                values.append(made[key])
+            params[name] = torch.stack(values).to(self.device)
+        zeros = {name: torch.zeros_like(p) for name, p in params.items()}
+        return self.state(params, zeros, {name: torch.zeros_like(p) for name, p in params.items()})
+
+    def state(self, params: dict[str, Tensor], first: dict[str, Tensor], second: dict[str, Tensor]) -> State:
+        """A state with these tensors and fresh counters."""
+        R, device = len(self.specs), self.device
+        for p in params.values():
+            p.requires_grad_()
+        return State(
+            params=params,
+            first=first,
+            second=second,
+            alive=torch.ones(R, dtype=torch.bool, device=device),
+            died_at=torch.full((R,), -1, device=device),
+            high=torch.zeros(R, dtype=torch.int64, device=device),
+            loss_sum=torch.zeros(R, dtype=torch.float64, device=device),
+            grad_norm=torch.zeros(R, device=device),
+        )
+
+    def token_losses(self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor) -> Tensor:
+        """The loss of every token of every replica, (R, B·T)."""
+        T = tokens_RBT.shape[-1]
+        E_in = params["E_in.weight"].to(self.dtype)
+        h_RBTD = vmap(functional.embedding)(tokens_RBT, E_in)
+        positions = torch.arange(T, device=self.device)
+        angles = rope_angles(positions, self.config.head_dim, self.config.rope_theta, torch.float32)
+        for i in range(self.config.n_layers):
+            prefix = f"blocks.{i}."
+            block = {name[len(prefix) :]: params[name] for name in self.names if name.startswith(prefix)}
+            h_RBTD = self._block(block, h_RBTD, self.gains, angles)
+        tail = {f"model.{n}": p for n, p in params.items() if not n.startswith(("blocks.", "E_in."))}
+        h_RBTD, weight_RVD, scale_RV = self._ends(tail, h_RBTD, self.gains)
+        return self._loss(h_RBTD.flatten(1, 2), weight_RVD, scale_RV, targets_RBT.flatten(1))
+
+    def _run_block(self, params: dict[str, Tensor], h_RBTD: Tensor, gains: Any, angles: Tensor) -> Tensor:
+        template = self.model.blocks[0]
+
+        def one(p: dict[str, Tensor], h: Tensor, g: Any) -> Tensor:
+            return functional_call(template, p, (h, g, angles, None, None, 0))
+
+        return vmap(one)(self._cast(params, "blocks.0."), h_RBTD, gains)
+
+    def _run_tail(self, params: dict[str, Tensor], h_RBTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
+        def one(p: dict[str, Tensor], h: Tensor, g: Any) -> tuple[Tensor, Tensor, Tensor]:
+            return functional_call(self.tail, p, (h, g))
+
+        return vmap(one)(self._cast(params, "", "model."), h_RBTD, gains)
+
+    def _cast(self, params: dict[str, Tensor], prefix: str, strip: str = "") -> dict[str, Tensor]:
+        """Matrices in the dtype of matrix products; everything else stays float32."""
+        # CHOICE: the masters are float32; what is multiplied is a copy, so that late, small updates are not lost.
+        return {
+            name: p.to(self.dtype) if self.roles(prefix + name.removeprefix(strip)).role in MATRIX_ROLES else p
+            for name, p in params.items()
+        }
+
+    def train_step(self, state: State, tokens_RBT: Tensor, targets_RBT: Tensor, multiplier: float, micro: int) -> None:
+        """One optimizer step of every living replica on its batch, in place."""
+        losses, grads = self._gradients(state.params, tokens_RBT, targets_RBT, micro)
+        with torch.no_grad():
+            self._apply(state, losses, grads, multiplier)
+
+    def _gradients(
+        self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor, micro: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Mean loss per replica and its gradient, accumulated over pieces of at most `micro` sequences."""
+        R, B = tokens_RBT.shape[:2]
+        losses = torch.zeros(R, device=self.device)
+        grads: list[Tensor] = []
+        leaves = [params[name] for name in self.names]
+        for rows in torch.split(torch.arange(B), micro):
+            part = slice(int(rows[0]), int(rows[-1]) + 1)
+            piece = self.token_losses(params, tokens_RBT[:, part], targets_RBT[:, part]).mean(-1) * (len(rows) / B)
+            piece_grads = torch.autograd.grad(piece.sum(), leaves)
+            losses += piece.detach()
+            if grads:
+                for total, g in zip(grads, piece_grads, strict=True):
+                    total += g
+            else:
+                grads = list(piece_grads)
+        return losses, grads
+
+    def _apply(self, state: State, losses: Tensor, grads: list[Tensor], multiplier: float) -> None:
+        """Freeze what has diverged, then Adam and retraction for the rest."""
+        squares = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
+        grad_norm = torch.linalg.vector_norm(squares, dim=0)
+        state.high = torch.where(losses > self.bound, state.high + 1, 0)
+        healthy = losses.isfinite() & grad_norm.isfinite() & (state.high < self.patience)
+        state.died_at = torch.where(state.alive & ~healthy, state.step, state.died_at)
+        state.alive = state.alive & healthy
+        state.grad_norm = torch.where(state.alive, grad_norm, state.grad_norm)
+        state.loss_sum += torch.where(state.alive, losses, torch.zeros_like(losses))
+        state.logged += 1
+        state.step += 1
+        clip = torch.ones_like(grad_norm)
+        if self.grad_clip is not None:
+            clip = (self.grad_clip / grad_norm.clamp_min(self.grad_clip)).nan_to_num(0.0)
+        step = torch.tensor(float(state.step), dtype=torch.float64).to(self.device, non_blocking=True)
+        course = torch.tensor(multiplier, dtype=torch.float32).to(self.device, non_blocking=True)
+        for name, grad in zip(self.names, grads, strict=True):
+            assignment = self.roles(name)
+            lr, eps, decay = self.settings[assignment.role]
+            axis = None if assignment.axis is None else assignment.axis + 1
+            tensors = (state.params[name], grad, state.first[name], state.second[name])
+            self._update(*tensors, state.alive, clip, step, course * lr, eps, decay, self.betas, axis)
+
+    @torch.no_grad()
+    def norm_error(self, state: State) -> Tensor:
+        """The largest distance of any vector's length from 1, per replica."""
+        worst = torch.zeros(len(self.specs), device=self.device)
+        for name in self.names:
+            axis = self.roles(name).axis
+            if axis is not None:
+                lengths = torch.linalg.vector_norm(state.params[name], dim=axis + 1)
+                worst = torch.maximum(worst, (lengths - 1).abs().flatten(1).amax(1))
+        return worst
+
+
+def _update_(
+    parameter: Tensor,
+    grad: Tensor,
+    first: Tensor,
+    second: Tensor,
+    alive: Tensor,
+    clip: Tensor,
+    step: Tensor,
+    lr: Tensor,
+    eps: Tensor,
+    decay: Tensor,
+    betas: tuple[float, float],
+    axis: int | None,
+) -> None:
+    """Adam and retraction of one stacked tensor in place; a dead replica keeps its weights to the bit."""
+    shape = (-1,) + (1,) * (parameter.dim() - 1)
+    alive, clip, lr, eps, decay = (x.view(shape) for x in (alive, clip, lr, eps, decay))
+    grad = torch.where(alive, grad * clip, 0.0)
+    adam_(parameter, grad, first, second, step, torch.where(alive, lr, 0.0), betas, eps, decay)
+    if axis is not None:
+        parameter.div_(torch.where(alive, guarded_length(parameter, axis), 1.0))
+
+
+def _compile(function: Any) -> Any:
+    """`torch.compile` for fixed shapes; one function may see as many shapes as a model has kinds of tensors."""
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    return torch.compile(function, dynamic=False)

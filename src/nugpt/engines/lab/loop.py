@@ -1,0 +1,375 @@
+"""The training loop: from specs to records, resuming what was interrupted and redoing nothing that is done."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import nugpt
+from nugpt.core.schedule import multiplier
+from nugpt.data import TokenDataset, prefetch
+from nugpt.data.tokenizer import TOKENIZER_FILE
+from nugpt.engines.lab.ensemble import Ensemble, State
+from nugpt.engines.lab.evaluate import ValidationLoss, ValidationSet, validate
+from nugpt.engines.lab.options import Options
+from nugpt.engines.lab.restore import replica_counters, replica_tensors, restored_state
+from nugpt.spec.model import flops_per_token
+from nugpt.spec.record import RunRecord
+from nugpt.spec.run import RunSpec, packable
+from nugpt.store import Checkpoint, RunDirectory, Store, latest_checkpoint, save_checkpoint
+
+EMA_BETA = 0.95  # of the validation loss, as in the paper
+
+
+class Interrupted(Exception):
+    """The run was asked to stop: its state is saved, and the same call goes on from there."""
+
+    def __init__(self, step: int, signal_number: int) -> None:
+        super().__init__(f"stopped after step {step}; the state is saved, the same command goes on from there")
+        self.step, self.signal_number = step, signal_number
+
+
+@dataclass
+class Progress:
+    """What an observer is told while a run goes on; every function may be left as it is."""
+
+    start: Callable[[int, int], None] = lambda step, steps: None
+    step: Callable[[int], None] = lambda step: None
+    rows: Callable[[int, dict[str, Any]], None] = lambda replica, row: None
+    say: Callable[[str], None] = lambda text: None
+
+
+@dataclass
+class _Run:
+    """One replica's place on disk and what it carries from row to row."""
+
+    spec: RunSpec
+    directory: RunDirectory
+    checkpoint: Checkpoint | None
+    ema: float | None = None
+    wall_s: float = 0.0
+    train_loss: float | None = None
+    by_source: dict[str, float] = field(default_factory=dict)
+    val_loss: float | None = None
+
+
+def execute(
+    specs: list[RunSpec],
+    store: Store,
+    dataset: TokenDataset,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    starts: dict[str, Checkpoint] | None = None,
+) -> list[RunRecord]:
+    """Train these runs as one ensemble and return their records; `starts`: the checkpoints that specs name, by hash."""
+    if not specs:
+        return []
+    if not packable(specs):
+        raise ValueError(
+            "these runs differ in more than table, learning rate, multipliers, decay and seed: run them apart"
+        )
+    _check_data(specs[0], dataset)
+    options, progress = options or Options(), progress or Progress()
+    runs = [_Run(spec, store.run(spec), None) for spec in specs]
+    todo = [run for run in runs if run.directory.record() is None]
+    for run in todo:
+        run.checkpoint = latest_checkpoint(run.directory.checkpoints)
+        run.directory.cut_metrics(run.checkpoint.step if run.checkpoint else 0)
+    # Replicas that stand at different steps cannot share a batch: each group goes on by itself.
+    for step in sorted({_step_of(run) for run in todo}, reverse=True):
+        _train([run for run in todo if _step_of(run) == step], dataset, options, progress, starts or {})
+    records = [run.directory.record() for run in runs]
+    assert all(record is not None for record in records)
+    return [record for record in records if record is not None]
+
+
+def _step_of(run: _Run) -> int:
+    return run.checkpoint.step if run.checkpoint else -1
+
+
+def _check_data(spec: RunSpec, dataset: TokenDataset) -> None:
+    if dataset.content_hash != spec.data:
+        raise ValueError(f"the data set's content hash is {dataset.content_hash}, but the run's spec says {spec.data}")
+    if dataset.vocab_size > spec.model.vocab_size:
+        raise ValueError(
+            f"vocab_size is {spec.model.vocab_size}, but the data's tokenizer needs at least {dataset.vocab_size}"
+        )
+
+
+def _train(
+    runs: list[_Run], dataset: TokenDataset, options: Options, progress: Progress, starts: dict[str, Checkpoint]
+) -> None:
+    """One ensemble from where it stands to its records."""
+    spec = runs[0].spec
+    device = options.torch_device()
+    _prepare_torch(options)
+    compiled = options.compiles(device)
+    ensemble = Ensemble([run.spec for run in runs], device, options.attention, options.loss, compiled)
+    state = _starting_state(ensemble, runs, starts)
+    micro = min(options.micro_batch or spec.batch, spec.batch)
+    validation = ValidationSet.of(dataset, spec.model.seq_len, spec.val_windows)
+    validate_at = {math.ceil(k * spec.steps / spec.validations) for k in range(1, spec.validations + 1)}
+    log_every = options.log_every or max(1, spec.steps // 200)
+    save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))
+    for run in runs:
+        _keep_tokenizer(run.directory, dataset)
+    progress.start(state.step, spec.steps)
+    clock = time.monotonic()
+
+    def save() -> None:
+        nonlocal clock
+        now = time.monotonic()
+        for r, run in enumerate(runs):
+            run.wall_s += now - clock
+            _save(state, r, run, options.keep)
+        clock = now
+
+    with _stop_signals() as stop:
+        batches = _batches([run.spec for run in runs], dataset, state.step, device)
+        while state.step < spec.steps:
+            tokens, targets = next(batches)
+            course = multiplier(spec.schedule, state.step, spec.steps)
+            ensemble.train_step(state, tokens, targets, course, micro)
+            progress.step(state.step)
+            if state.step % log_every == 0 or state.step == spec.steps:
+                _log(ensemble, state, runs, course, progress)
+            if state.step in validate_at:
+                _validation_rows(state, runs, validate(ensemble, state, validation, micro), progress)
+            if state.step % log_every == 0 and not bool(state.alive.any()):
+                break
+            if stop.signal_number is not None and state.step < spec.steps:
+                save()
+                raise Interrupted(state.step, stop.signal_number)
+            if state.step % save_every == 0 or state.step == spec.steps:
+                save()
+        for r, run in enumerate(runs):
+            if _step_of_saved(run) != state.step:
+                run.wall_s += time.monotonic() - clock
+                _save(state, r, run, options.keep)
+            run.directory.write_record(_record(ensemble, state, r, run, options, compiled, dataset))
+
+
+def _keep_tokenizer(directory: RunDirectory, dataset: TokenDataset) -> None:
+    """Keep with the run what turns its tokens into text, so that it can be used where the data is not."""
+    tokenizer = dataset.tokenizer()
+    if tokenizer.text:
+        directory.keep_file(TOKENIZER_FILE, tokenizer.text.encode())
+    about = {"content_hash": dataset.content_hash, "end_of_text": tokenizer.end_of_text, "path": str(dataset.path)}
+    directory.keep_file("data.json", json.dumps(about).encode())
+
+
+def _prepare_torch(options: Options) -> None:
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def _starting_state(ensemble: Ensemble, runs: list[_Run], starts: dict[str, Checkpoint]) -> State:
+    """Where the runs were interrupted, else where their specs say that they begin."""
+    checkpoints = [run.checkpoint for run in runs if run.checkpoint is not None]
+    if checkpoints:
+        for run, checkpoint in zip(runs, checkpoints, strict=True):
+            run.ema, run.wall_s = checkpoint.state["ema"], checkpoint.state["wall_s"]
+            run.train_loss, run.val_loss = checkpoint.state["train_loss"], checkpoint.state["val_loss"]
+            run.by_source = checkpoint.state["val_loss_by_source"]
+        return restored_state(ensemble, checkpoints)
+    state = ensemble.initial_state()
+    for r, run in enumerate(runs):
+        start = run.spec.start
+        if start is None:
+            continue
+        if start.hash not in starts:
+            raise ValueError(f"the run starts from checkpoint {start.hash}, which was not given")
+        given = starts[start.hash]
+        _copy_replica_(state.params, r, given.model, "")
+        if start.kind == "extend":
+            _copy_replica_(state.first, r, given.optimizer, "first.")
+            _copy_replica_(state.second, r, given.optimizer, "second.")
+            state.step = start.step
+    return state
+
+
+@torch.no_grad()
+def _copy_replica_(into: dict[str, Tensor], r: int, source: Any, prefix: str) -> None:
+    for name, stacked in into.items():
+        found = source.get(prefix + name)
+        if found is None or found.shape != stacked.shape[1:]:
+            shape = "none" if found is None else tuple(found.shape)
+            raise ValueError(
+                f"tensor {prefix + name!r} of the given weights is {shape}, needed is {tuple(stacked.shape[1:])}"
+            )
+        stacked[r].copy_(found)
+
+
+def _batches(
+    specs: list[RunSpec], dataset: TokenDataset, step: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches from `step` on, stacked over replicas; replicas of one seed see the same tokens."""
+    spec = specs[0]
+    seeds = list(dict.fromkeys(s.seed for s in specs))
+    places = torch.tensor([seeds.index(s.seed) for s in specs])
+    streams = [prefetch(dataset, seed, step, spec.batch, spec.model.seq_len, stop_step=spec.steps) for seed in seeds]
+    for pieces in zip(*streams, strict=True):
+        pair = []
+        for which in (0, 1):
+            stacked = torch.from_numpy(np.stack([piece[which] for piece in pieces])).to(device, torch.int64)
+            pair.append(stacked[places.to(device)] if len(seeds) < len(specs) or len(seeds) > 1 else stacked)
+        yield pair[0], pair[1]
+
+
+def _log(ensemble: Ensemble, state: State, runs: list[_Run], course: float, progress: Progress) -> None:
+    """A row of metrics per replica: mean loss since the last row, gradient norm, distance from the sphere."""
+    losses = (state.loss_sum / state.logged).tolist()
+    norms, errors = state.grad_norm.tolist(), ensemble.norm_error(state).tolist()
+    alive, died_at = state.alive.tolist(), state.died_at.tolist()
+    for r, run in enumerate(runs):
+        row: dict[str, Any] = {"step": state.step, "kind": "train", "lr_multiplier": course}
+        if alive[r]:
+            run.train_loss = losses[r]
+            row |= {"loss": losses[r], "grad_norm": norms[r], "norm_error": errors[r]}
+        else:
+            row |= {"diverged_at": died_at[r]}
+        run.directory.append_metrics([row])
+        progress.rows(r, row)
+    state.loss_sum = torch.zeros_like(state.loss_sum)
+    state.logged = 0
+
+
+def _validation_rows(state: State, runs: list[_Run], loss: ValidationLoss, progress: Progress) -> None:
+    alive = state.alive.tolist()
+    for r, run in enumerate(runs):
+        if not alive[r] or not math.isfinite(loss.mean[r]):
+            continue
+        run.val_loss, run.by_source = loss.mean[r], loss.by_source[r]
+        run.ema = loss.mean[r] if run.ema is None else EMA_BETA * run.ema + (1 - EMA_BETA) * loss.mean[r]
+        row = {
+            "step": state.step,
+            "kind": "validation",
+            "val_loss": run.val_loss,
+            "val_loss_ema": run.ema,
+            "val_loss_by_source": run.by_source,
+        }
+        run.directory.append_metrics([row])
+        progress.rows(r, row)
+
+
+def _save(state: State, r: int, run: _Run, keep: int) -> None:
+    model, optimizer = replica_tensors(state, r)
+    small = {
+        "spec": run.spec.hash,
+        "counters": replica_counters(state, r),
+        "ema": run.ema,
+        "wall_s": run.wall_s,
+        "train_loss": run.train_loss,
+        "val_loss": run.val_loss,
+        "val_loss_by_source": run.by_source,
+    }
+    save_checkpoint(run.directory.checkpoints, state.step, model, optimizer, small, keep)
+
+
+def _step_of_saved(run: _Run) -> int:
+    names = sorted(path.name for path in run.directory.checkpoints.glob("step-*"))
+    return int(names[-1].removeprefix("step-")) if names else -1
+
+
+def _record(
+    ensemble: Ensemble, state: State, r: int, run: _Run, options: Options, compiled: bool, dataset: TokenDataset
+) -> RunRecord:
+    died_at = int(state.died_at[r])
+    diverged = died_at >= 0 or run.val_loss is None
+    steps = died_at if died_at >= 0 else state.step
+    tokens = steps * run.spec.batch * run.spec.model.seq_len
+    return RunRecord(
+        hash=run.spec.hash,
+        status="diverged" if diverged else "done",
+        steps=steps,
+        tokens=tokens,
+        flops=float(tokens) * flops_per_token(run.spec.model),
+        wall_s=run.wall_s,
+        val_loss=None if diverged else run.val_loss,
+        val_loss_ema=None if diverged else run.ema,
+        train_loss=None if diverged else run.train_loss,
+        diverged_at=died_at if died_at >= 0 else (state.step if diverged else None),
+        val_loss_by_source={} if diverged else run.by_source,
+        lerp=lerp_statistics(ensemble, state, r),
+        resolved=ensemble.resolved[r].to_dict(),
+        carried_by={
+            "engine": "lab",
+            "nugpt": nugpt.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": torch.cuda.get_device_name(ensemble.device)
+            if ensemble.device.type == "cuda"
+            else platform.machine(),
+            "device_type": ensemble.device.type,
+            "threads": torch.get_num_threads(),
+            "compile": compiled,
+            "attention": options.attention,
+            "loss": options.loss,
+            "micro_batch": options.micro_batch,
+            "replicas": len(ensemble.specs),
+            "deterministic": options.deterministic,
+            "data": str(dataset.path),
+        },
+    )
+
+
+def lerp_statistics(ensemble: Ensemble, state: State, r: int) -> dict[str, Any]:
+    """Mean and standard deviation of the effective α_A, α_M: over all blocks and components, and block by block."""
+    if ensemble.config.architecture != "normalized":
+        return {}
+    found = {}
+    for role in ("alpha_A", "alpha_M"):
+        gain = getattr(ensemble.gains, role)[r]
+        blocks = [state.params[f"blocks.{i}.{role}.stored"][r] for i in range(ensemble.config.n_layers)]
+        effective = (gain * torch.stack(blocks).detach()).abs().double()
+        found[role] = {
+            "mean": float(effective.mean()),
+            "std": float(effective.std(unbiased=False)),
+            "mean_by_block": effective.mean(1).tolist(),
+            "std_by_block": effective.std(1, unbiased=False).tolist(),
+        }
+    return found
+
+
+@dataclass
+class _Stop:
+    signal_number: int | None = None
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_Stop]:
+    """Turn the first SIGTERM or Ctrl-C into a request to save and stop; a second Ctrl-C stops at once."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def request(number: int, frame: Any) -> None:
+        if stop.signal_number is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.signal_number = number
+
+    # Some clusters announce preemption by a user signal before SIGTERM.
+    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+    before = {number: signal.signal(number, request) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

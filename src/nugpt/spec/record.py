@@ -1,0 +1,46 @@
+"""What a finished run leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+FORMAT = 1
+STATUSES = ("done", "diverged")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run's result and how it was obtained; a diverged run is a result, not a crash."""
+
+    hash: str
+    status: str
+    steps: int  # optimizer steps taken
+    tokens: int
+    flops: float
+    wall_s: float  # training time, summed over every start
+    val_loss: float | None  # over the whole validation set, at the end; none where it is not finite
+    val_loss_ema: float | None
+    train_loss: float | None  # mean over the last logging interval
+    diverged_at: int | None
+    val_loss_by_source: Mapping[str, float] = field(default_factory=dict)
+    lerp: Mapping[str, Any] = field(default_factory=dict)  # mean and spread of the effective α_A, α_M at the end
+    resolved: Mapping[str, Any] = field(default_factory=dict)  # every applied learning rate, initial value, scale
+    carried_by: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # device, versions, kernels: recorded, not part of the spec
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunRecord:
+        """The record these values describe; a newer format or a wrong field is refused."""
+        if values.get("format") != FORMAT:
+            raise ValueError(f"record has format {values.get('format')!r}, but this version reads {FORMAT}")
+        rest = {key: value for key, value in values.items() if key != "format"}
+        if set(rest) != {f.name for f in fields(cls)} or rest["status"] not in STATUSES:
+            raise ValueError("record has fields that this version does not know, or lacks some")
+        return cls(**rest)

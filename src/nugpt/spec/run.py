@@ -1,0 +1,159 @@
+"""A run is its spec: frozen, complete and hashed. The hash names the run's directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from nugpt.spec.model import ModelConfig
+from nugpt.spec.parametrization import Parametrization
+from nugpt.spec.resolve import Base, Extent, Resolved, resolve
+from nugpt.spec.schedule import Schedule
+from nugpt.spec.table_file import table_from_dict, table_to_dict
+
+FORMAT = 1
+PRECISIONS = ("float32", "bfloat16")
+START_KINDS = ("weights", "extend")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins if not at its own initial weights: a checkpoint's hash, and what is taken of it."""
+
+    kind: str  # weights: the parameters alone, from step 0; extend: parameters, optimizer state and step
+    hash: str
+    step: int = 0  # extend: the step it goes on from
+
+    def __post_init__(self) -> None:
+        if self.kind not in START_KINDS:
+            raise ValueError(f"start is {self.kind!r}, but must be one of {', '.join(START_KINDS)}")
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that changes a run's result, and nothing that only carries it (device, packing, kernels, compile)."""
+
+    model: ModelConfig
+    table: Parametrization
+    base: Base
+    lr: float
+    steps: int
+    batch: int
+    data: str  # the data set's content hash
+    seed: int = 0  # of the initial weights and of the data order
+    multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)  # every role's, defaults filled in
+    weight_decay: float | None = None  # λ; the table's by default
+    schedule: Schedule = Schedule()
+    precision: str = "float32"  # of matrix products; master weights and optimizer state are float32 always
+    grad_clip: float | None = None  # CHOICE: off, the paper's list of optimizer settings has none
+    validations: int = 100  # how often the validation loss is taken, evenly spaced, the last at the end
+    val_windows: int = 64  # sequences of the fixed validation set
+    start: Start | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "validations", "val_windows"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed!r}, but must be a whole number from 0 to 2^63 - 1")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision is {self.precision!r}, but must be one of {', '.join(PRECISIONS)}")
+        clip = self.grad_clip
+        if clip is not None and (not isinstance(clip, (int, float)) or not math.isfinite(clip) or clip <= 0):
+            raise ValueError(f"grad_clip is {clip!r}, but must be a number above 0, or none")
+        if not isinstance(self.data, str) or not self.data:
+            raise ValueError(f"data is {self.data!r}, but must be the content hash of a data set")
+        if not self.table.fits(self.model.architecture):
+            raise ValueError(
+                f"architecture is {self.model.architecture!r}, "
+                f"but table {self.table.name!r} is for {self.table.family!r}"
+            )
+        if self.start is not None and self.start.step >= self.steps:
+            raise ValueError(f"steps is {self.steps}, but must be more than the {self.start.step} the run starts from")
+        resolved = resolve(self.table, self.base, self.extent, self.lr, self.multipliers, self.weight_decay)
+        filled = {role: row.multiplier for role, row in resolved.rows.items()}
+        object.__setattr__(self, "multipliers", filled)
+        object.__setattr__(self, "lr", float(self.lr))
+        for name in ("weight_decay", "grad_clip"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else float(value))
+        if self.weight_decay is None:
+            object.__setattr__(self, "weight_decay", float(self.table.weight_decay))
+
+    @property
+    def extent(self) -> Extent:
+        """The run's place in width, depth, iterations and batch."""
+        return Extent.of(self.model, self.steps, self.batch)
+
+    def resolved(self) -> Resolved:
+        """Every number that the table gives this run."""
+        return resolve(self.table, self.base, self.extent, self.lr, self.multipliers, self.weight_decay)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that `from_dict` turns back into an equal spec."""
+        plain = ("lr", "steps", "batch", "data", "seed", "weight_decay", "precision", "grad_clip", "validations")
+        return {
+            "format": FORMAT,
+            "model": self.model.to_dict(),
+            "table": table_to_dict(self.table),
+            "base": asdict(self.base),
+            "multipliers": dict(self.multipliers),
+            "schedule": asdict(self.schedule),
+            "start": None if self.start is None else asdict(self.start),
+            "val_windows": self.val_windows,
+            **{name: getattr(self, name) for name in plain},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
+        """The spec that these plain values describe; a newer format, an unknown or a missing field is refused."""
+        if values.get("format") != FORMAT:
+            raise ValueError(f"run spec has format {values.get('format')!r}, but this version reads {FORMAT}")
+        rest = {key: value for key, value in values.items() if key != "format"}
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(rest) - known):
+            raise ValueError(f"run spec has an unknown field {unknown[0]!r}")
+        if missing := sorted(known - set(rest)):
+            raise ValueError(f"run spec lacks the field {missing[0]!r}")
+        try:
+            rest["base"] = Base(Extent(**rest["base"]["extent"]), rest["base"]["rescaler_scale"])
+            rest["schedule"] = Schedule(**rest["schedule"])
+            rest["start"] = None if rest["start"] is None else Start(**rest["start"])
+            rest["model"] = ModelConfig.from_dict(rest["model"])
+            rest["table"] = table_from_dict(rest["table"])
+            return cls(**rest)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"run spec has a field of the wrong form: {error}") from None
+
+    @property
+    def hash(self) -> str:
+        """16 hexadecimal digits: other with every field, the same for any field order, float spelling or platform."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:16]
+
+
+def packable(specs: list[RunSpec]) -> bool:
+    """Whether these runs can share one ensemble: only table, learning rate, multipliers, decay, seed differ."""
+
+    def shape(spec: RunSpec) -> tuple[Any, ...]:
+        step = spec.start.step if spec.start and spec.start.kind == "extend" else 0
+        return (
+            spec.model,
+            spec.steps,
+            spec.batch,
+            spec.data,
+            spec.schedule,
+            spec.precision,
+            spec.grad_clip,
+            spec.validations,
+            spec.val_windows,
+            spec.table.betas,
+            step,
+        )
+
+    return len({shape(spec) for spec in specs}) <= 1

@@ -1,0 +1,6 @@
+"""Run directories: atomic files, records, metrics, checkpoints. Nothing else touches a store."""
+
+from nugpt.store.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
+from nugpt.store.run_directory import RunDirectory, Store
+
+__all__ = ["Checkpoint", "RunDirectory", "Store", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]

@@ -1,0 +1,58 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, force it to disk, and give it its name."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON document atomically; not-a-number and infinity are refused."""
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The JSON document in this file; a line that names the file when it is not one."""
+    try:
+        return json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a whole JSON document: {error}") from None
+
+
+def sync_file(path: Path) -> None:
+    """Force a file that another library wrote to disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Force a directory's entries to disk, where the system can."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,119 @@
+"""Checkpoints: a directory per step with safetensors and JSON, checksummed, there whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import uuid
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nugpt.store.atomic import read_json, sync_directory, sync_file, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{9})")
+_FILES = ("model.safetensors", "optimizer.safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One replica's weights, optimizer state and counters after `step` optimizer steps."""
+
+    step: int
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+    hash: str  # of the two tensor files
+
+
+def save_checkpoint(
+    directory: Path,
+    step: int,
+    model: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    keep: int,
+) -> Path:
+    """Write a checkpoint beside the earlier ones, then drop all but `keep`; on any error the old stay intact."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    final = directory / f"step-{step:09d}"
+    temporary = directory / f".{final.name}.{uuid.uuid4().hex}.tmp"
+    try:
+        temporary.mkdir()
+        for name, tensors in zip(_FILES, (model, optimizer), strict=True):
+            save_file(dict(tensors), temporary / name)
+            sync_file(temporary / name)
+        checksums = {name: _sha256(temporary / name) for name in _FILES}
+        write_json(temporary / "state.json", {"format": FORMAT, "step": step, "sha256": checksums, **state})
+        if final.exists():  # a spoiled one of the same step, or the same one again
+            shutil.rmtree(final)
+        temporary.rename(final)
+        sync_directory(directory)
+    except SafetensorError as error:  # how safetensors reports a full disk
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OSError(f"cannot write the checkpoint {final}: {error}") from None
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    for step_dir in _by_step(directory)[:-keep] if keep else []:
+        shutil.rmtree(step_dir, ignore_errors=True)
+    for left in directory.glob(".step-*.tmp"):  # of a process that was killed while saving
+        shutil.rmtree(left, ignore_errors=True)
+    return final
+
+
+def latest_checkpoint(directory: Path) -> Checkpoint | None:
+    """The newest whole checkpoint; a spoiled one is passed over with a warning that names it."""
+    for step_dir in reversed(_by_step(directory)):
+        try:
+            return load_checkpoint(step_dir)
+        except ValueError as error:
+            warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
+    return None
+
+
+def load_checkpoint(step_dir: Path) -> Checkpoint:
+    """This checkpoint, refused with a line that names the file when a checksum or a file is wrong."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not (step_dir / "state.json").is_file():
+        raise ValueError(f"checkpoint {step_dir} has no state.json")
+    state = read_json(step_dir / "state.json")
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise ValueError(f"checkpoint {step_dir} is not of format {FORMAT}, which this version reads")
+    tensors = []
+    for name in _FILES:
+        path = step_dir / name
+        if not path.is_file():
+            raise ValueError(f"checkpoint {step_dir} lacks {name}")
+        if _sha256(path) != state["sha256"][name]:
+            raise ValueError(f"checkpoint file {path} does not match its checksum")
+        try:
+            tensors.append(load_file(path))
+        except SafetensorError as error:
+            raise ValueError(f"checkpoint file {path} cannot be read: {error}") from None
+    content = "".join(state["sha256"][name] for name in _FILES)
+    return Checkpoint(state["step"], tensors[0], tensors[1], state, hashlib.sha256(content.encode()).hexdigest()[:16])
+
+
+def _by_step(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: path.name)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
