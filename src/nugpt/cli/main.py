@@ -37,7 +37,19 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `nugpt ARGUMENTS`: 0 done, 1 a failed verdict or run, 2 a mistake in what the user gave."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    status = 0
+    try:
+        try:
+            status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()  # here and not at exit, where Python would print that the reader has gone
+    except BrokenPipeError:
+        # The reader of our output has gone (as `| head` does): nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
+
+
+def _run(words: list[str]) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in ("-h", "--help", "help"):
@@ -54,9 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _parse(name, rest).run()
     except BrokenPipeError:
-        # The reader of our output has gone (as `| head` does): nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise  # for main, not a mistake of the user's
     except (
         ValueError,
         FileNotFoundError,

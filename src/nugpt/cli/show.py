@@ -27,7 +27,14 @@ def print_table(
         table.add_column(column, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table, crop=False)
+
+    class OurConsole(Console):
+        """Leaves a reader that has gone to `main`: rich itself would leave with status 1."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    OurConsole(width=None if sys.stdout.isatty() else 10_000).print(table, crop=False)
 
 
 def number(value: float | None) -> str:

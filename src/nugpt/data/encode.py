@@ -59,10 +59,10 @@ def encode_block(block: Block, tokenizer: Tokenizer, columns: Columns, rule: Spl
     names = tuple(dict.fromkeys(document.source for document in documents))
     ids = tokenizer.encode_all([document.text for document in documents])
     end = np.array([tokenizer.eot], tokenizer.dtype)
-    tokens = [part for one in ids for part in (one, end)]
+    tokens = [part for pieces in ids for part in (*pieces, end)]
     return Encoded(
         tokens=np.concatenate(tokens) if tokens else end[:0],
-        lengths=np.array([len(one) + 1 for one in ids], np.int64),
+        lengths=np.array([sum(map(len, pieces)) + 1 for pieces in ids], np.int64),
         utf8_bytes=np.array([len(document.utf8) for document in documents], np.int64),
         validation=np.array([rule.is_validation(document.hash) for document in documents], np.bool_),
         sources=np.array([names.index(document.source) for document in documents], np.int64),

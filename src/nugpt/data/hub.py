@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,12 @@ def hub_fingerprint(hub: HubName) -> list[object]:
     if Path(hub.name).is_dir():
         files = [[path.relative_to(hub.name).as_posix(), file_sha256(path)] for path in local_files(hub)]
         return ["local", hub.subset, hub.split, files]
-    return ["hub", hub.name, hub.subset, hub.split, hub_commit(hub)]
+    return ["hub", hub.name, hub.subset, hub.split, hub.revision]
+
+
+def pinned(hub: HubName) -> HubName:
+    """Return the name with the commit that its revision stands for now, so that all reading is of one state."""
+    return hub if Path(hub.name).is_dir() else replace(hub, revision=hub_commit(hub))
 
 
 def hub_commit(hub: HubName) -> str:
@@ -91,9 +96,8 @@ def hub_examples(
 
 def _open(hub: HubName) -> Any:
     datasets = _datasets()
-    revision = None if Path(hub.name).is_dir() else hub_commit(hub)
     try:
-        return datasets.load_dataset(hub.name, hub.subset, split=hub.split, revision=revision, streaming=True)
+        return datasets.load_dataset(hub.name, hub.subset, split=hub.split, revision=hub.revision, streaming=True)
     except (ValueError, OSError) as error:
         raise ValueError(f"hf:{hub.name} cannot be opened: {' '.join(str(error).split())}") from None
 

@@ -189,7 +189,7 @@ def read_manifest(directory: str | Path) -> Manifest:
     if fields.pop("manifest_hash", None) != digest(fields):
         raise ValueError(f"{path} disagrees with its own hash: it was changed after it was written")
     try:
-        manifest = _manifest(fields)
+        manifest = manifest_from(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a manifest of version {VERSION}: {error}") from None
     if manifest.content_hash != content_hash(manifest):
@@ -197,7 +197,8 @@ def read_manifest(directory: str | Path) -> Manifest:
     return manifest
 
 
-def _manifest(fields: dict[str, Any]) -> Manifest:
+def manifest_from(fields: dict[str, Any]) -> Manifest:
+    """Return a manifest from its JSON."""
     return Manifest(
         content_hash=str(fields["content_hash"]),
         dtype=_one_of(fields["dtype"], ("<u2", "<u4")),

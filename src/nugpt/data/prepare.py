@@ -406,7 +406,7 @@ def _worker_count(plan: Plan, workers: int | None) -> int:
         return workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = sum(one.size for one in plan.listing.inputs)
-    unknown = any(one.size == 0 and one.kind == "hub" for one in plan.listing.inputs)
+    unknown = any(one.kind == "hub" for one in plan.listing.inputs)
     return min(cores, MAX_DEFAULT_WORKERS, cores if unknown else 1 + size // BYTES_PER_WORKER)
 
 

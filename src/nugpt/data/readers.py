@@ -12,7 +12,7 @@ from nugpt.data.hub import hub_examples
 from nugpt.data.sources import Input
 
 # A document is held in memory while it is encoded; this keeps the largest one well below our gigabyte.
-MAX_DOCUMENT_BYTES = 16 << 20
+MAX_DOCUMENT_BYTES = 8 << 20
 # A text file longer than this becomes several documents, so that one long file still has a validation part.
 TEXT_DOCUMENT_BYTES = 64 << 10
 READ_BYTES = 1 << 20
@@ -37,6 +37,11 @@ class Block:
     documents: tuple[tuple[bytes | None, str | None], ...]
     after: Position
     done: float  # the share of this input that has been read, for progress
+
+    @property
+    def size(self) -> int:
+        """Bytes of input it holds."""
+        return len(self.lines or b"") + sum(len(text or b"") for text, _ in self.documents)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Shard files: raw little-endian tokens, and beside them where each document ends and which source it is from."""
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -51,7 +52,8 @@ class ShardWriter:
     def abandon(self) -> None:
         """Close the files without keeping them."""
         for file, path in zip(self._files, self._temporary, strict=True):
-            file.close()
+            with contextlib.suppress(OSError):  # a full disk has no room for what is still buffered
+                file.close()
             path.unlink(missing_ok=True)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nugpt.data.embedded import embedded_files
-from nugpt.data.hub import HubName, hub_fingerprint, local_files, parse_hub
+from nugpt.data.hub import HubName, hub_fingerprint, parse_hub, pinned
 from nugpt.data.manifest import SourceFacts, digest
 from nugpt.data.shards import file_sha256
 
@@ -167,6 +167,6 @@ def _file_inputs(found: _Found, sha256: Callable[[Path], str]) -> tuple[list[tup
 
 def _hub_input(found: _Found) -> tuple[list[tuple[Input, str]], list[list[object]]]:
     assert found.hub is not None
-    size = sum(path.stat().st_size for path in local_files(found.hub))
-    one = Input(found.hub.name, "hub", found.name, 0, size, hub=found.hub)
-    return [(one, found.name)], [hub_fingerprint(found.hub)]
+    hub = pinned(found.hub)
+    # A stream does not say how long it is.
+    return [(Input(hub.name, "hub", found.name, 0, 0, hub=hub), found.name)], [hub_fingerprint(hub)]

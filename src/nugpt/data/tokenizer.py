@@ -16,7 +16,7 @@ END_OF_TEXT = "<|endoftext|>"
 END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 BYTE_IDS = 256
 # `tokenizers` keeps about a hundred bytes per token while it encodes, so a long text goes through in pieces.
-PIECE_CHARACTERS = 1 << 18
+PIECE_CHARACTERS = 1 << 17
 TOKENIZER_FILE = "tokenizer.json"
 
 
@@ -48,15 +48,15 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which the name of a special token is ordinary text."""
-        return [int(token) for token in self.encode_all([text])[0]]
+        return [int(token) for piece in self.encode_all([text])[0] for token in piece]
 
-    def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.generic]]:
-        """Return the ids of each text as an array of `dtype`."""
+    def encode_all(self, texts: Sequence[str]) -> list[list[NDArray[np.generic]]]:
+        """Return the ids of each text as arrays of `dtype`, one for each piece of a long text."""
         if self.model is None:
-            return [np.frombuffer(text.encode(), np.uint8).astype(self.dtype) for text in texts]
+            return [[np.frombuffer(text.encode(), np.uint8).astype(self.dtype)] for text in texts]
         pieces = [text_pieces(text) for text in texts]
         encoded = self._encode_pieces([piece for group in pieces for piece in group])
-        return [np.concatenate([next(encoded) for _ in group]) for group in pieces]
+        return [[next(encoded) for _ in group] for group in pieces]
 
     def _encode_pieces(self, pieces: Sequence[str]) -> Iterator[NDArray[np.generic]]:
         assert self.model is not None

@@ -8,13 +8,18 @@ import signal
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+import numpy as np
 
 from nugpt.data.encode import Encoded, SplitRule, encode_block
 from nugpt.data.readers import Block, Columns
 from nugpt.data.tokenizer import Tokenizer, stored_tokenizer
+
+# An ordinary block has a megabyte, so these hold nobody up.
+MAX_HELD_BYTES, HELD_BYTES_PER_WORKER = 16 << 20, 2 << 20
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,16 @@ def encode_in_order(blocks: Iterable[Block], job: Job, workers: int) -> Generato
     # A thread for each process waits for its answer, so that neither side ever waits on a full pipe.
     with _processes(job, workers) as idle, ThreadPoolExecutor(workers) as threads:
         waiting: deque[tuple[Block, Future[Encoded]]] = deque()
+        held, max_held = 0, max(MAX_HELD_BYTES, workers * HELD_BYTES_PER_WORKER)
         try:
             for block in blocks:
-                waiting.append((block, threads.submit(_ask, idle, block)))
-                if len(waiting) > workers + 1:
+                # A worker holds many times the bytes of its block: few very long documents at a time.
+                while waiting and (len(waiting) > workers or held + block.size > max_held):
                     first, answer = waiting.popleft()
+                    held -= first.size
                     yield first, answer.result()
+                waiting.append((block, threads.submit(_ask, idle, block)))
+                held += block.size
             while waiting:
                 first, answer = waiting.popleft()
                 yield first, answer.result()
@@ -82,6 +91,8 @@ def _ask(idle: "queue.SimpleQueue[Connection]", block: Block) -> Encoded:
     try:
         connection.send(block)
         answer = connection.recv()
+        if isinstance(answer, Encoded):
+            answer = replace(answer, tokens=np.frombuffer(connection.recv_bytes(), answer.tokens.dtype))
     except (EOFError, OSError):
         raise OSError("a worker process ended before its work was done (killed, or out of memory?)") from None
     finally:
@@ -103,4 +114,9 @@ def _serve(connection: Connection, job: Job) -> None:
                 answer: Encoded | str = encode_block(block, tokenizer, job.columns, job.rule)
             except Exception as error:
                 answer = f"{type(error).__name__}: {error}"
-            connection.send(answer)
+            if isinstance(answer, str):
+                connection.send(answer)
+                continue
+            # The tokens go as they lie in memory; pickling them would make two copies more.
+            connection.send(replace(answer, tokens=answer.tokens[:0]))
+            connection.send_bytes(answer.tokens.view(np.uint8).data)

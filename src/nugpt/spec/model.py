@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -38,7 +39,7 @@ class ModelConfig:
         if self.architecture not in ARCHITECTURES:
             raise ValueError(f"architecture is {self.architecture!r}, but must be one of {', '.join(ARCHITECTURES)}")
         theta = self.rope_theta
-        if not isinstance(theta, (int, float)) or isinstance(theta, bool) or not math.isfinite(theta) or theta <= 1:
+        if not isinstance(theta, (int, float)) or isinstance(theta, bool) or not 1 < theta <= sys.float_info.max:
             raise ValueError(f"rope_theta is {theta!r}, but must be a finite number above 1")
         object.__setattr__(self, "rope_theta", float(theta))
         if self.head_dim % 2:

@@ -6,8 +6,9 @@ of the project knows an exponent, and only `resolve` raises a ratio to a power.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction as F
 from typing import Any
 
@@ -18,6 +19,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "prenorm": (*MATRIX_ROLES, "norm"),
 }
 FORWARD: dict[str, tuple[str, ...]] = {"normalized": (), "prenorm": ("residual", "logit")}
+LARGEST_EXPONENT = 100  # far beyond any use; keeps a slip of the pen from becoming an overflow
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,20 @@ class Power:
     data: F = F(0)
     d_model: F = F(0)
     rescaler_scale: F = F(0)  # exponent of the base's constant c: 0.03 at the paper's base
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.coefficient) or not 0 <= self.coefficient <= sys.float_info.max:
+            raise ValueError(f"coefficient is {self.coefficient!r}, but must be a finite number of at least 0")
+        for name in (f.name for f in fields(self) if f.name != "coefficient"):
+            exponent = getattr(self, name)
+            if not _is_number(exponent) or not -LARGEST_EXPONENT <= exponent <= LARGEST_EXPONENT:
+                wanted = f"a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT}"
+                raise ValueError(f"exponent of {name} is {exponent!r}, but must be {wanted}")
+            object.__setattr__(self, name, F(str(exponent)))  # by way of str, so that 0.1 means a tenth
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, F)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,10 @@ class Parametrization:
             rescaler = role in RESCALER_ROLES
             if rescaler and (row.init is None or row.scale is None):
                 raise ValueError(f"table {self.name!r}: role {role!r} is a rescaler and needs both init and scale")
+            if row.scale is not None and row.scale.coefficient == 0:
+                raise ValueError(
+                    f"table {self.name!r}: scale of role {role!r} is 0, but a stored vector is divided by it"
+                )
             if not rescaler and row.scale is not None:
                 raise ValueError(f"table {self.name!r}: role {role!r} is no rescaler and has no scale")
             if self.family == "prenorm" and row.init is None:

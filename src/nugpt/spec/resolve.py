@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from nugpt.spec.model import ModelConfig
-from nugpt.spec.parametrization import Parametrization, Power
+from nugpt.spec.parametrization import Parametrization, Power, symbolic
 from nugpt.spec.roles import RESCALER_ROLES
 
 
@@ -139,7 +139,7 @@ def resolve(
 
     def value(power: Power) -> float:
         d_model, c = target.d_model, base.rescaler_scale
-        return (
+        number = (
             power.coefficient
             * _raised(m.width, power.width)
             * _raised(m.depth, power.depth)
@@ -147,6 +147,9 @@ def resolve(
             * _raised(d_model, power.d_model)
             * _raised(c, power.rescaler_scale)
         )
+        if not math.isfinite(number):
+            raise ValueError(f"table {table.name!r} at this target gives {symbolic(power)}, beyond every number")
+        return number
 
     lr_base = lr * value(table.base) * _raised(m.batch, table.batch or Fraction(0))
     rows = {}
@@ -173,7 +176,10 @@ def _gain(row: ResolvedRow) -> float:
 
 
 def _raised(ratio: float, exponent: Fraction) -> float:
-    return float(ratio) ** float(exponent)
+    try:
+        return float(ratio) ** float(exponent)
+    except OverflowError:
+        return math.inf
 
 
 def _positive(name: str, value: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -42,7 +42,7 @@ def table_from_dict(values: Mapping[str, Any], where: str = "table") -> Parametr
     if not isinstance(name, str) or not name:
         raise ValueError(f"{where}: name is {name!r}, but must be a string")
     family = values.get("family", start.family if start else "normalized")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ValueError(f"{where}: family is {family!r}, but must be one of {', '.join(FAMILIES)}")
     if start and family != start.family:
         raise ValueError(f"{where}: family is {family!r}, but {start.name!r}, which it extends, is {start.family!r}")
@@ -85,7 +85,9 @@ def table_to_dict(table: Parametrization) -> dict[str, Any]:
 def table_to_toml(table: Parametrization) -> str:
     """The table as the text of a TOML file that `load_table` reads."""
     values = table_to_dict(table)
-    lines = [f"name = {json.dumps(table.name)}", f'family = "{table.family}"', f"base = {_inline(values['base'])}"]
+    # ensure_ascii would write characters beyond U+FFFF as two surrogates, which TOML does not have.
+    name = json.dumps(table.name, ensure_ascii=False).replace("\x7f", "\\u007f")
+    lines = [f"name = {name}", f'family = "{table.family}"', f"base = {_inline(values['base'])}"]
     if table.batch is not None:
         lines.append(f'batch = "{table.batch}"')
     lines += [f"weight_decay = {table.weight_decay!r}", f"eps = {table.eps!r}", f"betas = {list(table.betas)!r}"]
@@ -114,7 +116,10 @@ def _power(cell: Any, where: str) -> Power:
     _known(cell, ("coefficient", *_EXPONENTS), where)
     coefficient = _nonnegative(cell.get("coefficient", 1.0), f"{where}.coefficient")
     exponents = {key: _fraction(value, f"{where}.{key}") for key, value in cell.items() if key != "coefficient"}
-    return Power(coefficient, **exponents)
+    try:
+        return Power(coefficient, **exponents)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _fraction(value: Any, where: str) -> Fraction:
@@ -127,7 +132,7 @@ def _fraction(value: Any, where: str) -> Fraction:
 
 
 def _nonnegative(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{where} is {value!r}, but must be a number of at least 0")
     return float(value)
 

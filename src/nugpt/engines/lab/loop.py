@@ -290,7 +290,7 @@ def _step_of_saved(run: _Run) -> int:
 def _record(
     ensemble: Ensemble, state: State, r: int, run: _Run, options: Options, compiled: bool, dataset: TokenDataset
 ) -> RunRecord:
-    died_at = int(state.died_at[r])
+    died_at, cuda = int(state.died_at[r]), ensemble.device.type == "cuda"
     diverged = died_at >= 0 or run.val_loss is None
     steps = died_at if died_at >= 0 else state.step
     tokens = steps * run.spec.batch * run.spec.model.seq_len
@@ -313,9 +313,7 @@ def _record(
             "nugpt": nugpt.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": torch.cuda.get_device_name(ensemble.device)
-            if ensemble.device.type == "cuda"
-            else platform.machine(),
+            "device": torch.cuda.get_device_name(ensemble.device) if cuda else platform.machine(),
             "device_type": ensemble.device.type,
             "threads": torch.get_num_threads(),
             "compile": compiled,
@@ -324,6 +322,7 @@ def _record(
             "micro_batch": options.micro_batch,
             "replicas": len(ensemble.specs),
             "deterministic": options.deterministic,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(ensemble.device) if cuda else None,
             "data": str(dataset.path),
         },
     )

@@ -1,0 +1,242 @@
+"""The command line as a whole: help, exit statuses, one line per mistake, late imports, broken pipes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nugpt.cli.main import COMMANDS, main
+
+SHOWING = [
+    ["--help"],
+    ["--version"],
+    ["table"],
+    ["table", "--help"],
+    ["table", "--resolve", "--json"],
+    ["explain", "--help"],
+    ["explain", "--lr", "0.01"],
+    ["explain", "--lr", "0.01", "--json"],
+    ["count"],
+    ["count", "--help"],
+    ["count", "--list", "--json"],
+]
+
+
+def nugpt(*words: str, code: str | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+    """`python -m nugpt WORDS` in a process of its own, or other code with WORDS as its arguments."""
+    start = ["-m", "nugpt"] if code is None else ["-c", code]
+    return subprocess.run([sys.executable, *start, *words], capture_output=True, text=True, **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("words", SHOWING, ids=" ".join)
+def test_commands_that_show_facts_import_no_torch(words: Sequence[str]) -> None:
+    code = """
+import sys
+from nugpt.cli.main import main
+try:
+    status = main(sys.argv[1:])
+except SystemExit as left:
+    status = left.code
+heavy = sorted({"torch", "numpy", "scipy", "pyarrow", "tokenizers", "matplotlib"} & set(sys.modules))
+sys.exit(f"imported {heavy}" if heavy else status)
+"""
+    done = nugpt(*words, code=code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_importing_the_package_imports_no_torch_until_a_name_needs_it() -> None:
+    code = """
+import sys, nugpt
+assert nugpt.preset("tiny-l2h2") and nugpt.resolve
+assert "torch" not in sys.modules
+assert nugpt.retract_
+assert "torch" in sys.modules
+for name in nugpt.__all__:
+    assert getattr(nugpt, name) is not None, name
+assert set(nugpt.__all__) <= set(dir(nugpt))
+"""
+    done = nugpt(code=code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for words in ([], ["-h"], ["--help"], ["help"]):
+        assert main(words) == 0
+        outputs.append(capsys.readouterr().out)
+    assert len(set(outputs)) == 1
+    for name in COMMANDS:
+        assert f"\n  {name} " in outputs[0]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    import nugpt
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == nugpt.__version__
+
+
+@pytest.mark.parametrize("command", ["table", "explain", "count"])
+def test_every_command_explains_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr()
+    assert f"usage: nugpt {command}" in shown.out
+    assert "--json" in shown.out
+    assert not shown.err
+
+
+TYPO = 'extends = "nugpt"\n[rows.hidden]\nlr = { widht = "-3/4" }\n'
+MISTAKES = {
+    "unknown preset": (["count", "--preset", "huge-l2h2"], ["'huge-l2h2'", "SCALE-lLAYERShHEADS"]),
+    "unknown preset of explain": (["explain", "--lr", "0.1", "--preset", "paper"], ["'paper'"]),
+    "heads 0": (["count", "--n-heads", "0"], ["n_heads is 0", "at least 1"]),
+    "heads 0 of explain": (["explain", "--lr", "0.1", "--n-heads", "0"], ["n_heads is 0"]),
+    "no layers in a preset": (["count", "--preset", "tiny-l0h2"], ["n_layers is 0"]),
+    "negative lr": (["explain", "--lr", "-0.1"], ["lr is -0.1", "above 0"]),
+    "lr zero": (["explain", "--lr", "0"], ["lr is 0.0"]),
+    "lr not a number": (["explain", "--lr", "nan"], ["lr is nan"]),
+    "lr infinite": (["table", "--resolve", "--lr", "inf"], ["lr is inf"]),
+    "another head dimension": (
+        ["explain", "--lr", "0.1", "--preset", "tiny-l2h4", "--base", "paper-l10h10"],
+        ["head_dim is 48 in the target but 102 in the base"],
+    ),
+    "another head dimension of table": (["table", "--resolve", "--head-dim", "96"], ["head_dim is 96"]),
+    "odd head dimension": (["count", "--head-dim", "51"], ["head_dim is 51", "even"]),
+    "groups that do not divide": (["count", "--n-kv-heads", "3"], ["n_kv_heads is 3", "divide"]),
+    "no groups": (["count", "--n-kv-heads", "0"], ["n_kv_heads is 0"]),
+    "another batch": (["explain", "--lr", "0.1", "--batch", "7"], ["896 tokens", "2048", "batch exponent"]),
+    "no steps": (["explain", "--lr", "0.1", "--steps", "0"], ["steps is 0"]),
+    "unknown table": (["table", "--parametrization", "nuGPT"], ["'nuGPT'", "nugpt-full-align"]),
+    "table that is not there": (["explain", "--lr", "0.1", "--parametrization", "no.toml"], ["'no.toml'"]),
+    "typo in a table": (
+        ["explain", "--lr", "0.1", "--parametrization", "typo.toml"],
+        ["typo.toml", "'widht'", "width"],
+    ),
+    "typo in a table of table": (["table", "--parametrization", "typo.toml"], ["typo.toml", "'widht'"]),
+    "wrong family": (["explain", "--lr", "0.1", "--architecture", "prenorm"], ["'prenorm'", "'nugpt'"]),
+    "unknown architecture": (["count", "--architecture", "gpt"], ["'gpt'", "normalized, prenorm"]),
+    "unknown role": (["explain", "--lr", "0.1", "--multiplier", "E_out", "0.5"], ["'E_out'", "output"]),
+    "multiplier zero": (["explain", "--lr", "0.1", "--multiplier", "output", "0"], ["multiplier of output is 0.0"]),
+    "negative weight decay": (["explain", "--lr", "0.1", "--weight-decay", "-1"], ["weight_decay is -1.0"]),
+    "tokens per parameter": (["count", "--tokens-per-parameter", "-20"], ["tokens per parameter is -20.0"]),
+    "no batch": (["count", "--batch", "0"], ["batch is 0"]),
+    "rounding": (["count", "--round-steps-to", "0"], ["rounding of steps is 0"]),
+    "several tables as TOML": (["table", "--toml"], ["--toml", "5"]),
+    "rescaler scale": (["explain", "--lr", "0.1", "--rescaler-scale", "0"], ["rescaler_scale is 0.0"]),
+    "unknown command": (["tabel"], ["'tabel'", "did you mean 'table'"]),
+    "command without its second word": (["data"], ["'data' needs a second word", "data prepare"]),
+}
+
+
+@pytest.fixture
+def _in_a_folder_with_a_typo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "typo.toml").write_text(TYPO, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("_in_a_folder_with_a_typo")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_status_2_and_one_line(mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, named = MISTAKES[mistake]
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("nugpt: error: ")
+    assert shown.err.count("\n") == 1
+    for text in named:
+        assert text in shown.err
+
+
+@pytest.mark.usefixtures("_in_a_folder_with_a_typo")
+@pytest.mark.parametrize(
+    "mistake", ["unknown preset", "heads 0", "negative lr", "another head dimension", "typo in a table"]
+)
+def test_debug_raises_the_error_itself(mistake: str) -> None:
+    words, named = MISTAKES[mistake]
+    with pytest.raises(ValueError) as raised:
+        main([*words, "--debug"])
+    assert named[0] in str(raised.value)
+
+
+def test_a_process_that_fails_shows_a_traceback_only_with_debug() -> None:
+    words = ["explain", "--lr", "-0.1"]
+    plain, debug = nugpt(*words), nugpt(*words, "--debug")
+    assert (plain.returncode, plain.stdout) == (2, "")
+    assert "Traceback" not in plain.stderr
+    assert plain.stderr.count("\n") == 1
+    assert debug.returncode != 0
+    assert "Traceback" in debug.stderr
+    assert "ValueError: lr is -0.1" in debug.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["explain"], ["explain", "--lr", "fast"], ["count", "--no-such-option"], ["table", "extra"]], ids=" ".join
+)
+def test_what_the_parser_refuses_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "x"), PermissionError(13, "Denied", "x")])
+def test_a_file_of_the_users_that_cannot_be_read_is_status_2(
+    error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("nugpt.cli.count.Count.run", fail)
+    assert main(["count"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_full_disk_is_status_1_and_an_interrupt_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, status in ((OSError(28, "No space left on device"), 1), (KeyboardInterrupt(), 130)):
+
+        def fail(_: object, error: BaseException = error) -> int:
+            raise error
+
+        monkeypatch.setattr("nugpt.cli.count.Count.run", fail)
+        assert main(["count"]) == status
+        assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes close in another way there")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["--version"], ["table"], ["table", "--help"], ["explain", "--lr", "0.01"], ["count", "--json"]],
+    ids=" ".join,
+)
+def test_a_reader_that_has_gone_leaves_no_traceback(words: list[str], unbuffered: str) -> None:
+    # The pipe has no reader from the start, which is what `| head -1` comes to for a writer that is late. Buffered,
+    # the writer learns of it at the end; unbuffered, in the middle.
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "nugpt", *words]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_head_gets_its_line() -> None:
+    command = f'"{sys.executable}" -m nugpt count --list | head -1'
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1

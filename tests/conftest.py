@@ -1,0 +1,108 @@
+"""What every test run shares: one thread, reproducible examples, and markers that say what they need."""
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import hypothesis
+import pytest
+
+# Before torch is imported, here or in a command a test starts: sums over several threads are not reproducible,
+# and the machine's cores may be shared. Not setdefault: a variable of the caller's must not change results.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["MKL_NUM_THREADS"] = "1"
+
+hypothesis.settings.register_profile(
+    "nugpt",
+    derandomize=True,
+    deadline=None,
+    # This health check measures time, so it would fail on a busy machine.
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("nugpt")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a marker's tests need beyond the default set-up, and how to run them."""
+
+    run: str
+    get: str
+    missing: Callable[[], str | None]  # what is absent, in words; None when nothing is
+
+
+def _missing_modules(*names: str) -> str | None:
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    return f"no Python package {', '.join(absent)}" if absent else None
+
+
+def _missing_programs(*names: str) -> str | None:
+    absent = [name for name in names if shutil.which(name) is None]
+    return f"no program {', '.join(absent)} on PATH" if absent else None
+
+
+def _missing_cuda() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA device"
+
+
+def _missing_chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return None if any(map(shutil.which, names)) else f"none of the programs {', '.join(names)} on PATH"
+
+
+_INSTALL = '.venv/bin/python -m pip install -c constraints.txt -e ".[{extra}]"'
+
+PARTS: Mapping[str, Part] = {
+    "slow": Part("./dev test -m slow", "nothing to install", lambda: None),
+    "gpu": Part("./dev test -m gpu", "use a CUDA machine and a torch built for it", _missing_cuda),
+    "titan": Part("./dev test -m titan", _INSTALL.format(extra="titan"), lambda: _missing_modules("torchtitan")),
+    "slurm": Part(
+        "./dev test -m slurm",
+        "install the system packages slurm-wlm and munge",
+        lambda: _missing_programs("slurmctld", "slurmd", "sbatch", "munged"),
+    ),
+    "browser": Part("./dev test -m browser", "install the system package chromium", _missing_chromium),
+    "hf": Part("./dev test -m hf", _INSTALL.format(extra="hf"), lambda: _missing_modules("transformers")),
+}
+
+_left_out: Counter[str] = Counter()
+
+
+@pytest.hookimpl(trylast=True)  # after -m has deselected: what is not wanted is not probed either
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Skip a selected test whose part is absent, with the reason and the way to get it."""
+    wanted = {name for item in items for name in PARTS if item.get_closest_marker(name)}
+    absent = {name: why for name in wanted if (why := PARTS[name].missing()) is not None}
+    for item in items:
+        for name in (name for name in absent if item.get_closest_marker(name)):
+            item.add_marker(pytest.mark.skip(f"{absent[name]}: {PARTS[name].get}, then {PARTS[name].run}"))
+
+
+def pytest_deselected(items: Iterable[pytest.Item]) -> None:
+    """Count the marked tests that this run leaves out."""
+    _left_out.update(name for item in items for name in PARTS if item.get_closest_marker(name))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how to run the marked tests that were left out."""
+    for name, count in sorted(_left_out.items()):
+        terminalreporter.write_line(f"left out: {count} marked {name}; run with {PARTS[name].run}")
+
+
+@pytest.fixture(scope="session")
+def marker_parts() -> Mapping[str, Part]:
+    """The table of markers, for the test that holds it against pyproject.toml."""
+    return PARTS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> None:
+    """Cover a torch that was imported before the environment above was set, by a plugin for instance."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

@@ -1,0 +1,102 @@
+"""`nugpt` commands in processes of their own that start quickly and may be killed at any moment."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+# Forks of a process that has imported the engine and never used it: a start takes no time, and no thread is copied.
+_SERVER = multiprocessing.get_context("forkserver")
+_PRELOADED = ("nugpt.engines.lab", "nugpt.cli.train", "nugpt.cli.progress", "safetensors.torch", "torch._dynamo")
+_SERVER.set_forkserver_preload(list(_PRELOADED))
+
+
+def start(arguments: list[str], log: Path, moment: int | None = None) -> BaseProcess:
+    """Start `nugpt ARGUMENTS` with its output in `log`; it kills itself at its `moment`-th touch of the store."""
+    process = _SERVER.Process(target=_run, args=(arguments, str(log), moment))
+    process.start()
+    return process
+
+
+def run(arguments: list[str], log: Path, moment: int | None = None) -> int:
+    """Run `nugpt ARGUMENTS` to its end and return the exit status, −9 when it was killed."""
+    process = start(arguments, log, moment)
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def kill_when(process: BaseProcess, reached: Callable[[], bool], delay: float) -> bool:
+    """SIGKILL the process `delay` seconds after `reached`; False if it came to its end before."""
+    while process.is_alive() and not reached():
+        time.sleep(0.002)
+    time.sleep(delay)
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def _run(arguments: list[str], log: str, moment: int | None) -> None:
+    import torch
+
+    from nugpt.cli.main import main
+
+    torch.set_num_threads(1)
+    with open(log, "a", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    if moment is not None:
+        _die_at(moment)
+    status = main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _die_at(moment: int) -> None:
+    """Count every touch of the store, before, half-way through and after it, and die at the one of this number."""
+    import safetensors.torch
+
+    count = 0
+
+    def touch() -> None:
+        nonlocal count
+        if count == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            touch()
+            result = function(*args, **kwargs)
+            touch()
+            return result
+
+        return wrapped
+
+    save_file = safetensors.torch.save_file
+
+    def save_half_then_all(tensors: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+        touch()
+        save_file(tensors, path, *args, **kwargs)
+        whole = Path(path).read_bytes()
+        Path(path).write_bytes(whole[: len(whole) // 2])
+        touch()
+        Path(path).write_bytes(whole)
+        touch()
+
+    safetensors.torch.save_file = save_half_then_all
+    os.replace = around(os.replace)
+    Path.rename = around(Path.rename)  # type: ignore[method-assign]
+    shutil.rmtree = around(shutil.rmtree)  # type: ignore[assignment]
