@@ -7,7 +7,20 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 FORMAT = 1
-STATUSES = ("done", "diverged")
+STATUSES = ("done", "diverged", "stopped")  # stopped: hopeless by a plan's rule, never an optimum
+_NUMBER, _MAYBE = (int, float), (int, float, type(None))
+_TYPES: dict[str, tuple[type, ...]] = {
+    "hash": (str,),
+    "status": (str,),
+    "steps": (int,),
+    "tokens": (int,),
+    "flops": _NUMBER,
+    "wall_s": _NUMBER,
+    "val_loss": _MAYBE,
+    "val_loss_ema": _MAYBE,
+    "train_loss": _MAYBE,
+    "diverged_at": (int, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,11 @@ class RunRecord:
         if values.get("format") != FORMAT:
             raise ValueError(f"record has format {values.get('format')!r}, but this version reads {FORMAT}")
         rest = {key: value for key, value in values.items() if key != "format"}
-        if set(rest) != {f.name for f in fields(cls)} or rest["status"] not in STATUSES:
-            raise ValueError("record has fields that this version does not know, or lacks some")
+        if wrong := sorted(set(rest) ^ {f.name for f in fields(cls)}):
+            raise ValueError(f"record {'has an unknown' if wrong[0] in rest else 'lacks the'} field {wrong[0]!r}")
+        for name, value in rest.items():
+            if not isinstance(value, _TYPES.get(name, (Mapping,))) or isinstance(value, bool):
+                raise ValueError(f"record has a field of the wrong form: {name} is {value!r}")
+        if rest["status"] not in STATUSES:
+            raise ValueError(f"record has status {rest['status']!r}, but must be one of {', '.join(STATUSES)}")
         return cls(**rest)

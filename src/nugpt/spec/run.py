@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -31,6 +31,12 @@ class Start:
     def __post_init__(self) -> None:
         if self.kind not in START_KINDS:
             raise ValueError(f"start is {self.kind!r}, but must be one of {', '.join(START_KINDS)}")
+        if not isinstance(self.hash, str) or not self.hash:
+            raise ValueError(f"start's hash is {self.hash!r}, but must be the hash of a checkpoint")
+        if not isinstance(self.step, int) or isinstance(self.step, bool) or self.step < 0:
+            raise ValueError(f"start's step is {self.step!r}, but must be a whole number of at least 0")
+        if self.kind == "weights" and self.step:
+            raise ValueError(f"start's step is {self.step}, but must be 0 where the weights alone are taken")
 
 
 @dataclass(frozen=True)
@@ -63,9 +69,12 @@ class RunSpec:
             raise ValueError(f"seed is {self.seed!r}, but must be a whole number from 0 to 2^63 - 1")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision is {self.precision!r}, but must be one of {', '.join(PRECISIONS)}")
-        clip = self.grad_clip
-        if clip is not None and (not isinstance(clip, (int, float)) or not math.isfinite(clip) or clip <= 0):
-            raise ValueError(f"grad_clip is {clip!r}, but must be a number above 0, or none")
+        if self.grad_clip is not None and not (_is_number(self.grad_clip) and self.grad_clip > 0):
+            raise ValueError(f"grad_clip is {self.grad_clip!r}, but must be a number above 0, or none")
+        if self.weight_decay is not None and not (_is_number(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay is {self.weight_decay!r}, but must be a number of at least 0, or none")
+        if not isinstance(self.multipliers, Mapping):
+            raise ValueError(f"multipliers is {self.multipliers!r}, but must be a factor for each role")
         if not isinstance(self.data, str) or not self.data:
             raise ValueError(f"data is {self.data!r}, but must be the content hash of a data set")
         if not self.table.fits(self.model.architecture):
@@ -120,21 +129,44 @@ class RunSpec:
             raise ValueError(f"run spec has an unknown field {unknown[0]!r}")
         if missing := sorted(known - set(rest)):
             raise ValueError(f"run spec lacks the field {missing[0]!r}")
-        try:
-            rest["base"] = Base(Extent(**rest["base"]["extent"]), rest["base"]["rescaler_scale"])
-            rest["schedule"] = Schedule(**rest["schedule"])
-            rest["start"] = None if rest["start"] is None else Start(**rest["start"])
-            rest["model"] = ModelConfig.from_dict(rest["model"])
-            rest["table"] = table_from_dict(rest["table"])
-            return cls(**rest)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"run spec has a field of the wrong form: {error}") from None
+        for name, read in _READERS.items():
+            try:
+                rest[name] = read(rest[name])
+            except (TypeError, KeyError, AttributeError) as error:
+                raise ValueError(f"run spec's {name} is of the wrong form: {error}") from None
+        return cls(**rest)
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits: other with every field, the same for any field order, float spelling or platform."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """16 hexadecimal digits: other with every field, the same for any field order, number spelling or platform."""
+        canonical = json.dumps(_spelled(self.to_dict()), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:16]
+
+
+def _base(values: Any) -> Base:
+    return Base(**{**values, "extent": Extent(**values["extent"])})
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "model": ModelConfig.from_dict,
+    "table": table_from_dict,
+    "base": _base,
+    "schedule": lambda values: Schedule(**values),
+    "start": lambda values: None if values is None else Start(**values),
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _spelled(value: Any) -> Any:
+    """The same values with every whole number written as an integer, so that equal specs have one spelling."""
+    if isinstance(value, dict):
+        return {key: _spelled(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_spelled(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def packable(specs: list[RunSpec]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import uuid
@@ -53,8 +54,9 @@ def save_checkpoint(
         for name, tensors in zip(_FILES, (model, optimizer), strict=True):
             save_file(dict(tensors), temporary / name)
             sync_file(temporary / name)
-        checksums = {name: _sha256(temporary / name) for name in _FILES}
-        write_json(temporary / "state.json", {"format": FORMAT, "step": step, "sha256": checksums, **state})
+        small = {"format": FORMAT, "step": step, **state}
+        checksums = {name: _sha256(temporary / name) for name in _FILES} | {"state": _sha256_of_values(small)}
+        write_json(temporary / "state.json", small | {"sha256": checksums})
         if final.exists():  # a spoiled one of the same step, or the same one again
             shutil.rmtree(final)
         temporary.rename(final)
@@ -65,7 +67,9 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for step_dir in _by_step(directory)[:-keep] if keep else []:
+    # One of a later step is spoiled, or lies beyond where the run went back to: it must not push out a good one.
+    saved = _by_step(directory)
+    for step_dir in saved[saved.index(final) + 1 :] + saved[: saved.index(final) + 1][:-keep]:
         shutil.rmtree(step_dir, ignore_errors=True)
     for left in directory.glob(".step-*.tmp"):  # of a process that was killed while saving
         shutil.rmtree(left, ignore_errors=True)
@@ -92,18 +96,22 @@ def load_checkpoint(step_dir: Path) -> Checkpoint:
     state = read_json(step_dir / "state.json")
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"checkpoint {step_dir} is not of format {FORMAT}, which this version reads")
+    checksums = state.get("sha256")
+    small = {key: value for key, value in state.items() if key != "sha256"}
+    if not isinstance(checksums, dict) or checksums.get("state") != _sha256_of_values(small):
+        raise ValueError(f"checkpoint file {step_dir / 'state.json'} does not match its checksum")
     tensors = []
     for name in _FILES:
         path = step_dir / name
         if not path.is_file():
             raise ValueError(f"checkpoint {step_dir} lacks {name}")
-        if _sha256(path) != state["sha256"][name]:
+        if _sha256(path) != checksums.get(name):
             raise ValueError(f"checkpoint file {path} does not match its checksum")
         try:
             tensors.append(load_file(path))
         except SafetensorError as error:
             raise ValueError(f"checkpoint file {path} cannot be read: {error}") from None
-    content = "".join(state["sha256"][name] for name in _FILES)
+    content = "".join(checksums[name] for name in _FILES)
     return Checkpoint(state["step"], tensors[0], tensors[1], state, hashlib.sha256(content.encode()).hexdigest()[:16])
 
 
@@ -112,6 +120,10 @@ def _by_step(directory: Path) -> list[Path]:
         return []
     found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: path.name)
+
+
+def _sha256_of_values(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, write_bytes, write_json
+
+ENDED = ("done", "diverged", "stopped")
 
 
 class Store:
@@ -27,13 +31,14 @@ class Store:
 
     def find(self, name: str) -> RunDirectory:
         """The run whose hash begins with `name`, or the directory of that path."""
-        if (Path(name) / "spec.json").is_file():
-            return RunDirectory(Path(name))
-        matches = [path for path in self.root.glob(f"{name}*") if (path / "spec.json").is_file()] if name else []
+        with contextlib.suppress(OSError, ValueError):  # what cannot be a path may still begin a hash
+            if (Path(name) / "spec.json").is_file():
+                return RunDirectory(Path(name))
+        matches = [run for run in self.runs() if name and run.path.name.startswith(name)]
         if len(matches) != 1:
             what = "no run" if not matches else f"{len(matches)} runs"
             raise ValueError(f"{what} in {self.root} begins with {name!r}: give a run's directory or its hash")
-        return RunDirectory(matches[0])
+        return matches[0]
 
     def runs(self) -> Iterator[RunDirectory]:
         """Every run, by name."""
@@ -67,11 +72,37 @@ class RunDirectory:
     def record(self) -> RunRecord | None:
         """The run's record, or none while it is not finished."""
         path = self.path / "record.json"
-        return RunRecord.from_dict(read_json(path)) if path.is_file() else None
+        if not path.is_file():
+            return None
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}: not a record")
+        return RunRecord.from_dict(values)
 
     def write_record(self, record: RunRecord) -> None:
         """Publish the result: from here on the run is done."""
         write_json(self.path / "record.json", record.to_dict())
+
+    def has_ended(self, as_: Collection[str] = ENDED) -> bool:
+        """Whether the run has a record of one of these statuses."""
+        record = self.record()
+        return record is not None and record.status in as_
+
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint by its name, −1 when there is none."""
+        steps = [int(path.name.removeprefix("step-")) for path in self.checkpoints.glob("step-*")]
+        return max(steps, default=-1)
+
+    def add_failure(self, error: str, trace: str) -> None:
+        """Note a crash: unlike a divergence it is no result, and the run is tried again."""
+        line = json.dumps({"time": time.time(), "error": error, "traceback": trace}) + "\n"
+        with open(self.path / "failures.jsonl", "a", encoding="utf-8") as file:
+            file.write(line)
+
+    def failures(self) -> int:
+        """How often the run has crashed."""
+        path = self.path / "failures.jsonl"
+        return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
 
     def keep_file(self, name: str, content: bytes) -> None:
         """Keep a small file with the run, such as the tokenizer its tokens came from."""

@@ -65,6 +65,7 @@ class Ensemble:
 
     def __init__(self, specs: list[RunSpec], device: torch.device, attention: str, loss: str, compiled: bool) -> None:
         spec = specs[0]
+        self._made_with = (attention, loss, compiled)
         self.specs, self.config, self.device = specs, spec.model, device
         self.roles = spec.model.roles
         self.names = list(parameter_shapes(spec.model))
@@ -210,6 +211,20 @@ class Ensemble:
             axis = None if assignment.axis is None else assignment.axis + 1
             tensors = (state.params[name], grad, state.first[name], state.second[name])
             self._update(*tensors, state.alive, clip, step, course * lr, eps, decay, self.betas, axis)
+
+    def subset(self, state: State, replicas: list[int]) -> tuple[Ensemble, State]:
+        """The ensemble and state of these replicas alone."""
+        smaller = Ensemble([self.specs[r] for r in replicas], self.device, *self._made_with)
+        chosen = torch.tensor(replicas, device=self.device)
+
+        def of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: x.detach()[chosen] for name, x in tensors.items()}
+
+        kept = smaller.state(of(state.params), of(state.first), of(state.second))
+        for name in ("alive", "died_at", "high", "loss_sum", "grad_norm"):
+            setattr(kept, name, getattr(state, name)[chosen])
+        kept.step, kept.logged = state.step, state.logged
+        return smaller, kept
 
     @torch.no_grad()
     def norm_error(self, state: State) -> Tensor:

@@ -9,7 +9,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,7 @@ from nugpt.spec.model import flops_per_token
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, packable
 from nugpt.store import Checkpoint, RunDirectory, Store, latest_checkpoint, save_checkpoint
+from nugpt.store.run_directory import ENDED
 
 EMA_BETA = 0.95  # of the validation loss, as in the paper
 
@@ -52,6 +53,18 @@ class Progress:
     say: Callable[[str], None] = lambda text: None
 
 
+# (step, each run's validation loss or None where it has ended) → which runs to give up
+StopAsked = Callable[[int, list[float | None]], list[bool]]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a plan's worker has to say: whether its claims still hold, and which runs are hopeless."""
+
+    guard: Callable[[], None] = lambda: None  # called before anything is written; raises to leave it unwritten
+    stop: StopAsked | None = None  # asked at every validation; without it a run stopped before is taken up again
+
+
 @dataclass
 class _Run:
     """One replica's place on disk and what it carries from row to row."""
@@ -64,6 +77,7 @@ class _Run:
     train_loss: float | None = None
     by_source: dict[str, float] = field(default_factory=dict)
     val_loss: float | None = None
+    ended: bool = False  # its record is written
 
 
 def execute(
@@ -73,6 +87,7 @@ def execute(
     options: Options | None = None,
     progress: Progress | None = None,
     starts: dict[str, Checkpoint] | None = None,
+    hooks: Hooks | None = None,
 ) -> list[RunRecord]:
     """Train these runs as one ensemble and return their records; `starts`: the checkpoints that specs name, by hash."""
     if not specs:
@@ -82,15 +97,17 @@ def execute(
             "these runs differ in more than table, learning rate, multipliers, decay and seed: run them apart"
         )
     _check_data(specs[0], dataset)
-    options, progress = options or Options(), progress or Progress()
+    options, progress, hooks = options or Options(), progress or Progress(), hooks or Hooks()
+    ended = ("done", "diverged") if hooks.stop is None else ENDED
     runs = [_Run(spec, store.run(spec), None) for spec in specs]
-    todo = [run for run in runs if run.directory.record() is None]
+    todo = [run for run in runs if not run.directory.has_ended(ended)]
+    hooks.guard()
     for run in todo:
         run.checkpoint = latest_checkpoint(run.directory.checkpoints)
         run.directory.cut_metrics(run.checkpoint.step if run.checkpoint else 0)
     # Replicas that stand at different steps cannot share a batch: each group goes on by itself.
     for step in sorted({_step_of(run) for run in todo}, reverse=True):
-        _train([run for run in todo if _step_of(run) == step], dataset, options, progress, starts or {})
+        _train([run for run in todo if _step_of(run) == step], runs, dataset, options, progress, starts or {}, hooks)
     records = [run.directory.record() for run in runs]
     assert all(record is not None for record in records)
     return [record for record in records if record is not None]
@@ -110,10 +127,16 @@ def _check_data(spec: RunSpec, dataset: TokenDataset) -> None:
 
 
 def _train(
-    runs: list[_Run], dataset: TokenDataset, options: Options, progress: Progress, starts: dict[str, Checkpoint]
+    group: list[_Run],
+    all_runs: list[_Run],
+    dataset: TokenDataset,
+    options: Options,
+    progress: Progress,
+    starts: dict[str, Checkpoint],
+    hooks: Hooks,
 ) -> None:
     """One ensemble from where it stands to its records."""
-    spec = runs[0].spec
+    runs, spec = group, group[0].spec
     device = options.torch_device()
     _prepare_torch(options)
     compiled = options.compiles(device)
@@ -129,13 +152,23 @@ def _train(
     progress.start(state.step, spec.steps)
     clock = time.monotonic()
 
-    def save() -> None:
+    def save(replicas: Iterable[int]) -> None:
+        """A checkpoint of each of these replicas; the time since the last one is theirs."""
         nonlocal clock
+        hooks.guard()
         now = time.monotonic()
-        for r, run in enumerate(runs):
+        for run in runs:
             run.wall_s += now - clock
-            _save(state, r, run, options.keep)
-        clock = now
+        for r in replicas:
+            _save(state, r, runs[r], options.keep)
+        clock = time.monotonic()
+
+    def finish(replicas: list[int], status: str) -> None:
+        """The records of these replicas."""
+        save(replicas)
+        for r in replicas:
+            runs[r].ended = True
+            runs[r].directory.write_record(_record(ensemble, state, r, runs[r], status, options, compiled, dataset))
 
     with _stop_signals() as stop:
         batches = _batches([run.spec for run in runs], dataset, state.step, device)
@@ -145,21 +178,38 @@ def _train(
             ensemble.train_step(state, tokens, targets, course, micro)
             progress.step(state.step)
             if state.step % log_every == 0 or state.step == spec.steps:
+                hooks.guard()
                 _log(ensemble, state, runs, course, progress)
+                alive = state.alive.tolist()
+                if dead := [r for r, run in enumerate(runs) if not alive[r] and not run.ended]:
+                    finish(dead, "diverged")
             if state.step in validate_at:
+                hooks.guard()
                 _validation_rows(state, runs, validate(ensemble, state, validation, micro), progress)
-            if state.step % log_every == 0 and not bool(state.alive.any()):
+                if hooks.stop is not None and state.step < spec.steps:
+                    asked = hooks.stop(state.step, [_current_loss(run, group) for run in all_runs])
+                    flagged = {run.spec.hash for run, stopped in zip(all_runs, asked, strict=True) if stopped}
+                    if given_up := [r for r, run in enumerate(runs) if run.spec.hash in flagged and not run.ended]:
+                        finish(given_up, "stopped")
+            left = [r for r, run in enumerate(runs) if not run.ended]
+            if not left:
                 break
             if stop.signal_number is not None and state.step < spec.steps:
-                save()
+                save(left)
                 raise Interrupted(state.step, stop.signal_number)
-            if state.step % save_every == 0 or state.step == spec.steps:
-                save()
-        for r, run in enumerate(runs):
-            if _step_of_saved(run) != state.step:
-                run.wall_s += time.monotonic() - clock
-                _save(state, r, run, options.keep)
-            run.directory.write_record(_record(ensemble, state, r, run, options, compiled, dataset))
+            if state.step % save_every == 0 and state.step < spec.steps:
+                save(left)
+            # What has ended costs nothing more; a compiled program is made anew only when that halves the work.
+            if len(left) < len(runs) and (not compiled or len(left) <= len(runs) // 2):
+                ensemble, state = ensemble.subset(state, left)
+                runs = [runs[r] for r in left]
+                batches = _batches([run.spec for run in runs], dataset, state.step, device)
+        finish([r for r, run in enumerate(runs) if not run.ended], "done")
+
+
+def _current_loss(run: _Run, group: list[_Run]) -> float | None:
+    """The run's last validation loss, if it is being trained."""
+    return None if run.ended or not any(run is member for member in group) else run.val_loss
 
 
 def _keep_tokenizer(directory: RunDirectory, dataset: TokenDataset) -> None:
@@ -253,7 +303,10 @@ def _log(ensemble: Ensemble, state: State, runs: list[_Run], course: float, prog
 def _validation_rows(state: State, runs: list[_Run], loss: ValidationLoss, progress: Progress) -> None:
     alive = state.alive.tolist()
     for r, run in enumerate(runs):
-        if not alive[r] or not math.isfinite(loss.mean[r]):
+        if not alive[r]:
+            continue
+        if not math.isfinite(loss.mean[r]):
+            run.val_loss, run.by_source = None, {}
             continue
         run.val_loss, run.by_source = loss.mean[r], loss.by_source[r]
         run.ema = loss.mean[r] if run.ema is None else EMA_BETA * run.ema + (1 - EMA_BETA) * loss.mean[r]
@@ -282,21 +335,25 @@ def _save(state: State, r: int, run: _Run, keep: int) -> None:
     save_checkpoint(run.directory.checkpoints, state.step, model, optimizer, small, keep)
 
 
-def _step_of_saved(run: _Run) -> int:
-    names = sorted(path.name for path in run.directory.checkpoints.glob("step-*"))
-    return int(names[-1].removeprefix("step-")) if names else -1
-
-
 def _record(
-    ensemble: Ensemble, state: State, r: int, run: _Run, options: Options, compiled: bool, dataset: TokenDataset
+    ensemble: Ensemble,
+    state: State,
+    r: int,
+    run: _Run,
+    status: str,
+    options: Options,
+    compiled: bool,
+    dataset: TokenDataset,
 ) -> RunRecord:
     died_at, cuda = int(state.died_at[r]), ensemble.device.type == "cuda"
-    diverged = died_at >= 0 or run.val_loss is None
+    if run.val_loss is None and status == "done":  # the last validation was not finite
+        status = "diverged"
+    diverged = status == "diverged"
     steps = died_at if died_at >= 0 else state.step
     tokens = steps * run.spec.batch * run.spec.model.seq_len
     return RunRecord(
         hash=run.spec.hash,
-        status="diverged" if diverged else "done",
+        status=status,
         steps=steps,
         tokens=tokens,
         flops=float(tokens) * flops_per_token(run.spec.model),

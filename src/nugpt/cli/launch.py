@@ -1,0 +1,309 @@
+"""From a plan to its records: the printed plan, the executors, and the live table. Shared by `sweep` and `study`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nugpt.cli.run_arguments import Carrier
+from nugpt.cli.show import number, print_table
+from nugpt.spec.model import flops_per_token
+from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    from nugpt.data import TokenDataset
+    from nugpt.store.plans import PlanDirectory
+    from nugpt.sweep.state import CurveState
+
+# FLOP/s that a time is estimated from while the store has no record of the device: cautious guesses, printed as such.
+ASSUMED_RATE = {"cpu": 2e10, "cuda": 5e13}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Whether and where the plan runs."""
+
+    run: bool = False
+    """Run what is missing; without it the plan is printed."""
+    executor: str = "local"
+    """local, or slurm (an array of workers)."""
+    workers: int | None = None
+    """local: processes, by default one per device (on a CPU one per core, two at most); slurm: tasks of the array."""
+    devices: tuple[str, ...] = ()
+    """local: the devices to use; by default every GPU, else the CPU."""
+    replicas: int | None = None
+    """Runs per ensemble at the most; as many as the device holds by default."""
+    stale_after: float = 300.0
+    """Seconds without a sign of life after which a worker's runs are taken over."""
+    partition: str | None = None
+    """slurm: partition."""
+    time_limit: str | None = None
+    """slurm: time limit of a task, as 4:00:00; it saves before and is queued again."""
+    gpus_per_task: int | None = None
+    """slurm: GPUs of a task."""
+    cpus_per_task: int | None = None
+    """slurm: cores of a task."""
+    memory: str | None = None
+    """slurm: memory of a task, as 32G."""
+    account: str | None = None
+    """slurm: account."""
+    sbatch: tuple[str, ...] = ()
+    """slurm: further options, each one word: --sbatch=--qos=long."""
+    no_requeue: bool = False
+    """slurm: do not queue a preempted task again."""
+    detach: bool = False
+    """slurm: submit and leave; the same command again shows or heals the plan."""
+
+
+def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
+    """The plan as a table: curves, counts, FLOPs, tokens, and an estimated time."""
+    rows = [_plan_row(curve) for curve in plan.curves]
+    print(f"plan {plan.name}: {len(plan.curves)} curves, {len(plan.specs())} runs")
+    columns = ["curve", "d_model", "layers", "steps", "batch", "log2 η", "seeds", "runs", "tokens", "FLOPs"]
+    print_table(columns, rows, right=range(1, len(columns)))
+    flops = sum(run_flops(spec) for spec in plan.specs())
+    rate, source = _rate(store, device_type)
+    tokens = sum(spec.steps * spec.batch * spec.model.seq_len for spec in plan.specs())
+    print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {_duration(flops / rate / workers)} ({source})")
+    policy = plan.policy
+    grows = [f"up to {policy.extend} points beyond an edge"] if policy.extend else []
+    grows += [f"{spacing:g} octave around the optimum" for spacing in policy.refine]
+    if grows:
+        print(f"the grid grows by itself: {', then '.join(grows)}")
+    if policy.stop is not None:
+        rule = policy.stop
+        print(
+            f"hopeless runs are stopped: {rule.margin:g} nats above the best at {rule.times} validations "
+            f"after {100 * rule.after:g} % of the run"
+        )
+
+
+def run_flops(spec: RunSpec) -> float:
+    """The FLOPs of one run."""
+    return float(spec.steps * spec.batch * spec.model.seq_len) * flops_per_token(spec.model)
+
+
+def label_text(curve: Curve) -> str:
+    """A curve's label in words."""
+    return " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in curve.label.items()
+    )
+
+
+def _plan_row(curve: Curve) -> list[str]:
+    spec, runs = curve.spec, curve.runs().values()
+    tokens = sum(r.steps * r.batch * r.model.seq_len for r in runs)
+    grid = curve.log2_lrs
+    return [
+        label_text(curve),
+        str(spec.model.d_model),
+        str(spec.model.n_layers),
+        f"{spec.steps:,}",
+        str(spec.batch),
+        f"{grid[0]:g} … {grid[-1]:g} ({len(grid)})" if len(grid) > 1 else f"{grid[0]:g}",
+        str(len(curve.seeds)),
+        str(len(runs)),
+        f"{tokens:.3g}",
+        f"{sum(run_flops(r) for r in runs):.3g}",
+    ]
+
+
+def _rate(store: Path, device_type: str) -> tuple[float, str]:
+    """FLOP/s of one worker: the median of the store's records on such a device, else a guess that says so."""
+    from statistics import median
+
+    from nugpt.store import Store
+
+    rates = []
+    for run in Store(store).runs():
+        record = run.record()
+        if record is not None and record.carried_by.get("device_type") == device_type and record.wall_s > 0:
+            rates.append(record.flops * record.carried_by.get("replicas", 1) / record.wall_s)
+        if len(rates) >= 200:
+            break
+    if rates:
+        return median(rates), f"by {len(rates)} runs of this store, {median(rates):.2g} FLOP/s a worker"
+    return ASSUMED_RATE[device_type], f"assuming {ASSUMED_RATE[device_type]:.2g} FLOP/s a worker: no run to go by yet"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def default_devices(execution: Execution) -> list[str]:
+    """One entry per local worker: the devices asked for, every GPU, or the CPU."""
+    import os
+
+    import torch
+
+    devices = list(execution.devices)
+    if not devices:
+        devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"]
+    if devices == ["cpu"]:
+        devices *= execution.workers or min(2, os.cpu_count() or 1)
+    elif execution.workers is not None:
+        devices = [devices[i % len(devices)] for i in range(execution.workers)]
+    return devices
+
+
+def launch(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, execution: Execution) -> int:
+    """Run what is missing of the plan, showing its progress; 0 when every run has ended."""
+    from nugpt.store import Store
+    from nugpt.store.plans import PlanDirectory
+
+    store.mkdir(parents=True, exist_ok=True)
+    directory = PlanDirectory.of(Store(store), plan)
+    options = asdict(carrier.options())
+    directory.write_launch({"data": str(dataset.path.resolve()), "options": options})
+    if execution.executor == "local":
+        return _launch_local(plan, directory, execution, options)
+    if execution.executor == "slurm":
+        return _launch_slurm(plan, directory, execution)
+    raise ValueError(f"executor is {execution.executor!r}, but must be local or slurm")
+
+
+def _worker_command(directory: PlanDirectory, execution: Execution, peers: int) -> list[str]:
+    command = [sys.executable, "-m", "nugpt", "worker", str(directory.path.resolve()), "--peers", str(peers)]
+    command += ["--stale-after", str(execution.stale_after)]
+    if execution.replicas is not None:
+        command += ["--replicas", str(execution.replicas)]
+    return command
+
+
+def _launch_local(plan: Plan, directory: PlanDirectory, execution: Execution, options: dict[str, Any]) -> int:
+    from nugpt.sweep.executors.local import run_local
+
+    devices = default_devices(execution)
+    cpus = devices.count("cpu")
+    if cpus > 1 and options["threads"] is None:
+        directory.write_launch({**directory.launch(), "options": {**options, "threads": 1}})
+    base = [*_worker_command(directory, execution, len(devices)), "--linger", "86400"]
+    commands = [[*base, "--device", device] for device in devices]
+    with plan_view(plan, directory, execution.stale_after) as watch:
+        status = run_local(directory, commands, watch)
+    return status or _verdict(plan, directory, execution.stale_after)
+
+
+def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) -> int:
+    from nugpt.sweep.executors.slurm import SlurmOptions, active_tasks, submit
+    from nugpt.sweep.state import plan_state
+
+    states = [p.state for c in plan_state(plan, directory, execution.stale_after) for p in c.places]
+    open_runs = sum(state in ("missing", "stale", "failed") for state in states)
+    tasks = execution.workers or max(1, min(8, open_runs))
+    options = SlurmOptions(
+        tasks=tasks,
+        partition=execution.partition,
+        time_limit=execution.time_limit,
+        gpus_per_task=execution.gpus_per_task,
+        cpus_per_task=execution.cpus_per_task,
+        memory=execution.memory,
+        account=execution.account,
+        requeue=not execution.no_requeue,
+        extra=execution.sbatch,
+    )
+    command = [*_worker_command(directory, execution, tasks), "--linger", str(2 * execution.stale_after)]
+    job = submit(directory, command, options) if open_runs else None
+    if job is not None:
+        print(f"submitted {tasks} tasks as job {job}; logs in {directory.path / 'slurm'}", file=sys.stderr)
+    if execution.detach:
+        return 0
+    with plan_view(plan, directory, execution.stale_after) as watch:
+        while job is not None and active_tasks(job):
+            watch()
+            time.sleep(2)
+        watch()
+    return _verdict(plan, directory, execution.stale_after)
+
+
+def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float) -> int:
+    """0 when every run of the grown plan has ended; else say what is left and how to go on."""
+    from nugpt.sweep.worker import grown
+
+    curves = grown(plan, directory, stale_after)
+    left = [place for curve in curves for place in curve.places if place.state not in ("done", "diverged", "stopped")]
+    _print_curves(curves)
+    if left:
+        print(f"{len(left)} runs are left: the same command goes on with them", file=sys.stderr)
+    return 1 if left else 0
+
+
+def _print_curves(curves: list[CurveState]) -> None:
+    print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
+
+
+CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "loss"]
+
+
+def curve_row(curve: CurveState) -> list[str]:
+    """A curve's line: how many runs are in which state, and its optimum as far as it is known."""
+    counts = {
+        state: sum(p.state == state for p in curve.places) for state in dict.fromkeys(p.state for p in curve.places)
+    }
+    total = len(curve.places)
+    ended = sum(counts.get(state, 0) for state in ("done", "diverged", "stopped"))
+    others = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "done")
+    runs = f"{ended}/{total}" + (f" ({others})" if others else "")
+    found = curve.optimum()
+    interval = "–" if found.interval is None else f"{found.interval[0]:.2f} … {found.interval[1]:.2f}"
+    best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
+    losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
+    lowest = min((loss for loss in losses if loss is not None), default=None)
+    verdict = found.verdict + (f" ({found.side})" if found.side else "")
+    return [label_text(curve.curve), runs, best, interval, verdict if losses else "–", number(lowest)]
+
+
+@contextmanager
+def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Iterator[Callable[[], None]]:
+    """A function to call now and then: a live table in a terminal, a line when something ended elsewhere."""
+    from nugpt.sweep.state import plan_state
+
+    begun = time.monotonic()
+    first: dict[str, float] = {}
+    last = {"ended": -1}
+
+    def progress() -> tuple[list[CurveState], str]:
+        curves = plan_state(plan, directory, stale_after)
+        places = [place for curve in curves for place in curve.places]
+        ended = [p for p in places if p.record is not None]
+        done_flops = sum(run_flops(p.spec) for p in ended)
+        first.setdefault("flops", done_flops)
+        speed = (done_flops - first["flops"]) / max(1e-9, time.monotonic() - begun)
+        left = sum(run_flops(p.spec) for p in places if p.record is None)
+        eta = f", about {_duration(left / speed)} left" if speed > 0 and left else ""
+        last["now"] = len(ended)
+        return curves, f"{len(ended)} of {len(places)} runs{eta}"
+
+    if sys.stderr.isatty():
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.table import Table
+        from rich.text import Text
+
+        with Live(console=Console(stderr=True), refresh_per_second=2, transient=True) as live:
+
+            def show() -> None:
+                curves, line = progress()
+                table = Table(*CURVE_COLUMNS, box=None)
+                for curve in curves:
+                    table.add_row(*(Text(cell) for cell in curve_row(curve)))
+                live.update(Group(table, Text(line)))
+
+            yield show
+    else:
+
+        def tell() -> None:
+            _, line = progress()
+            if last["now"] != last["ended"]:
+                last["ended"] = last["now"]
+                print(line, file=sys.stderr, flush=True)
+
+        yield tell

@@ -1,0 +1,73 @@
+"""`nugpt store pack`, `merge`, `prune`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Write records and metrics of a store's ended runs, and its plans, to one small file."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """The file to write, such as results.tar.gz."""
+    store: Path = Path("runs")
+    """The store to pack."""
+
+    def run(self) -> int:
+        """Pack."""
+        from nugpt.store import Store
+        from nugpt.store.transfer import pack
+
+        count = pack(Store(self.store), self.file)
+        print(f"{count} runs in {self.file}, {self.file.stat().st_size:,} bytes")
+        return 0
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Add what others packed to a store; nothing there is overwritten, and a disagreement is named (exit status 1)."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Files made by `nugpt store pack`."""
+    store: Path = Path("runs")
+    """The store to add to."""
+
+    def run(self) -> int:
+        """Merge."""
+        from nugpt.store import Store
+        from nugpt.store.transfer import merge
+
+        conflicts: list[str] = []
+        for file in self.files:
+            merged = merge(file, Store(self.store))
+            print(f"{file}: {merged.added} runs added, {merged.same} were there already")
+            conflicts += merged.conflicts
+        for conflict in conflicts:
+            print(f"nugpt: conflict, left as it is: {conflict}", file=sys.stderr)
+        return 1 if conflicts else 0
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Drop the checkpoints of finished runs; records and metrics stay."""
+
+    store: Path = Path("runs")
+    """The store to prune."""
+    keep: tuple[str, ...] = ()
+    """Runs whose checkpoints to keep, by the first digits of their hashes."""
+
+    def run(self) -> int:
+        """Prune."""
+        from nugpt.store import Store
+        from nugpt.store.transfer import prune
+
+        store = Store(self.store)
+        kept = frozenset(store.find(name).path.name for name in self.keep)
+        print(f"{prune(store, kept):,} bytes of checkpoints dropped")
+        return 0

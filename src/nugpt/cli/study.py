@@ -1,0 +1,71 @@
+"""`nugpt study`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from nugpt.cli.launch import Execution, default_devices, launch, show_plan
+from nugpt.cli.run_arguments import Carrier, open_data, precision_for
+from nugpt.cli.show import print_json, print_table
+
+
+@dataclass(frozen=True)
+class Study:
+    """The paper's studies and ours: `nugpt study list`, or one of them, printed, and run with --run."""
+
+    id: Annotated[str, tyro.conf.Positional]
+    """The study's id, the paper's figure label; or `list`."""
+    scale: str = "tiny"
+    """tiny (a CPU, minutes), lab (one GPU, minutes), evidence (one GPU, decides the claim), paper (a cluster)."""
+    name: str | None = None
+    """The plan's name; ID-SCALE by default."""
+    data: Path | None = None
+    """A directory made by `nugpt data prepare`; by default the embedded corpus."""
+    precision: str = "auto"
+    """Of matrix products: float32 or bfloat16; auto: bfloat16 on a GPU, float32 on a CPU."""
+    store: Path = Path("runs")
+    """Where runs and plans are kept."""
+    carrier: Carrier = Carrier()
+    execution: Execution = Execution()
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Print the study's plan, or run it."""
+        from nugpt.studies import STUDIES
+
+        if self.id == "list":
+            rows = [[s.id, s.varies, "; ".join(claim.text for claim in s.claims)] for s in STUDIES.values()]
+            if self.json:
+                print_json([{"id": row[0], "varies": row[1], "claims": row[2]} for row in rows])
+            else:
+                print_table(["study", "what varies", "claim or question"], rows)
+            return 0
+        return self._run_study()
+
+    def _run_study(self) -> int:
+        from dataclasses import replace
+
+        from nugpt.spec.scales import scale_named
+        from nugpt.spec.study import Setting
+        from nugpt.studies import plan, study
+
+        chosen, scale = study(self.id), scale_named(self.scale)
+        devices = default_devices(self.execution)
+        device_type = self.carrier.options().torch_device().type
+        dataset = open_data(self.data, scale.name, scale.vocab_size)
+        setting = Setting(dataset.content_hash, dataset.vocab_size, precision_for(self.precision, device_type))
+        made = plan(chosen, self.scale, setting)
+        if self.name is not None:
+            made = replace(made, name=self.name)
+        if self.json:
+            print_json(made.to_dict() | {"runs": [spec.hash for spec in made.specs()]})
+        else:
+            for claim in chosen.claims:
+                print(f"{claim.text}   [{claim.rule}]")
+            show_plan(made, self.store, device_type, len(devices))
+        return launch(made, self.store, dataset, self.carrier, self.execution) if self.execution.run else 0

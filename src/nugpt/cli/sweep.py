@@ -1,0 +1,142 @@
+"""`nugpt sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from nugpt.cli.launch import Execution, default_devices, launch, show_plan
+from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.show import print_json
+from nugpt.spec.plan import Curve, Plan, Policy, StopRule, lr_at
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How the grid of learning rates may grow."""
+
+    extend: int = 4
+    """Points added at the most on each side where the best learning rate lies at the edge; 0: none."""
+    spacing: float = 0.5
+    """Octaves between points added there."""
+    refine: tuple[float, ...] = ()
+    """Then these spacings around the optimum, one after the other: --refine 0.25."""
+    stop_hopeless: bool = False
+    """Stop runs far above the curve's best, by a conservative rule that the plan states."""
+
+    def policy(self) -> Policy:
+        """As the plan keeps it."""
+        return Policy(self.extend, self.spacing, self.refine, StopRule() if self.stop_hopeless else None)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid over learning rate, seed and any field of the run: printed, and run with --run."""
+
+    name: str
+    """The plan's name; the same name and arguments again go on with it."""
+    arguments: RunArguments = RunArguments()
+    log2_lr: tuple[str, ...] = ("-8:-3:0.5",)
+    """Learning rates as powers of two: numbers, or FIRST:LAST:STEP."""
+    seed: tuple[int, ...] = (0,)
+    """Seeds; the same ones at every learning rate, so that curves are paired."""
+    vary: tuple[str, ...] = ()
+    """FIELD=VALUE,VALUE,…: --vary n_heads=1,2,4 parametrization=ngpt,nugpt multiplier.output=0.25,0.5,1."""
+    grid: Grid = Grid()
+    store: Path = Path("runs")
+    """Where runs and plans are kept."""
+    carrier: Carrier = Carrier()
+    execution: Execution = Execution()
+    json: bool = False
+    """Print the plan as JSON."""
+
+    def run(self) -> int:
+        """Print the plan, or run it."""
+        devices = default_devices(self.execution)
+        device_type = self.carrier.options().torch_device().type
+        dataset = self.arguments.dataset()
+        lrs = log2_lrs(self.log2_lr)
+        curves = tuple(
+            Curve(label, arguments.spec(dataset, device_type, lr_at(lrs[0]), self.seed[0]), lrs, self.seed)
+            for label, arguments in varied(self.arguments, self.vary)
+        )
+        plan = Plan(self.name, curves, self.grid.policy())
+        if self.json:
+            print_json(plan.to_dict() | {"runs": [spec.hash for spec in plan.specs()]})
+        else:
+            show_plan(plan, self.store, device_type, len(devices))
+        return launch(plan, self.store, dataset, self.carrier, self.execution) if self.execution.run else 0
+
+
+def log2_lrs(words: tuple[str, ...]) -> tuple[float, ...]:
+    """The grid that these words name: numbers, or FIRST:LAST:STEP with both ends in."""
+    found: list[float] = []
+    for word in words:
+        try:
+            parts = [float(part) for part in word.split(":")]
+        except ValueError:
+            parts = []
+        if len(parts) == 1:
+            found += parts
+        elif len(parts) == 3 and parts[2] > 0 and parts[0] <= parts[1] and (parts[1] - parts[0]) / parts[2] < 1000:
+            found += [parts[0] + k * parts[2] for k in range(int((parts[1] - parts[0]) / parts[2] + 1e-9) + 1)]
+        else:
+            raise ValueError(f"log2_lr is {word!r}, but must be a number or FIRST:LAST:STEP, as -8:-4:0.5")
+    return tuple(dict.fromkeys(found))
+
+
+def varied(arguments: RunArguments, vary: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], RunArguments]]:
+    """Every combination of the varied fields: its label and its arguments."""
+    axes: list[tuple[str, list[str]]] = []
+    for word in vary:
+        key, equals, values = word.partition("=")
+        if not equals or not values:
+            raise ValueError(f"vary is {word!r}, but must be FIELD=VALUE,VALUE,… as n_heads=1,2,4")
+        axes.append((key.replace("-", "_"), values.split(",")))
+    for combination in product(*(values for _, values in axes)):
+        label: dict[str, Any] = {} if axes else {"parametrization": arguments.parametrization}
+        changed = arguments
+        for (key, _), text in zip(axes, combination, strict=True):
+            changed, label[key] = _set(changed, key, text)
+        yield label, changed
+
+
+def _set(arguments: RunArguments, key: str, text: str) -> tuple[RunArguments, Any]:
+    """The arguments with one field set, wherever it stands, and the value as it was understood."""
+    if key.startswith("multiplier."):
+        value = _number(key, text, float)
+        return replace(arguments, multiplier={**arguments.multiplier, key.removeprefix("multiplier."): value}), value
+    for place in fields(arguments):
+        inner = getattr(arguments, place.name)
+        if place.name == key and not is_dataclass(inner):
+            value = _typed(key, text, str(place.type))
+            return replace(arguments, **{key: value}), value
+        if is_dataclass(inner) and not isinstance(inner, type):
+            for field in fields(inner):
+                if field.name == key:
+                    value = _typed(key, text, str(field.type))
+                    changed: dict[str, Any] = {place.name: replace(inner, **{key: value})}
+                    return replace(arguments, **changed), value
+    raise ValueError(f"vary names the field {key!r}, which a run does not have")
+
+
+def _typed(key: str, text: str, type_name: str) -> Any:
+    """The text as the field's type has it."""
+    if "int" in type_name:
+        return _number(key, text, int)
+    if "float" in type_name:
+        return _number(key, text, float)
+    if "str" in type_name:
+        return text
+    raise ValueError(f"vary names the field {key!r}, which takes no single value")
+
+
+def _number(key: str, text: str, kind: type[int] | type[float]) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{key} is {text!r}, but must be {what}") from None

@@ -1,0 +1,57 @@
+"""`nugpt worker`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Take runs of a plan until none is left: what `sweep` and `study` start, here or as tasks of a SLURM array."""
+
+    plan: Annotated[Path, tyro.conf.Positional]
+    """The plan's directory, STORE/plans/NAME."""
+    device: str | None = None
+    """auto, cpu, cuda or cuda:N; as the plan was launched by default."""
+    replicas: int | None = None
+    """Runs per ensemble at the most; as many as the device holds by default."""
+    peers: int = 1
+    """Workers on this plan: each takes its share of what can be packed together."""
+    linger: float = 0.0
+    """Seconds to wait for runs that other workers hold before leaving."""
+    stale_after: float = 300.0
+    """Seconds without a sign of life after which another worker's run is taken over."""
+
+    def run(self) -> int:
+        """Work on the plan."""
+        from dataclasses import replace
+
+        from nugpt.data import open_dataset
+        from nugpt.engines.lab import Interrupted, Options
+        from nugpt.engines.lab.engine import LabEngine
+        from nugpt.store.plans import PlanDirectory
+        from nugpt.sweep.worker import WorkerOptions, work
+
+        directory = PlanDirectory(self.plan)
+        launch = directory.launch()
+        options = Options(**launch["options"])
+        if self.device is not None:
+            options = replace(options, device=self.device)
+        engine = LabEngine(open_dataset(launch["data"]), options)
+        settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger)
+        try:
+            outcome = work(directory, engine, settings, say=_say)
+        except Interrupted as stopped:
+            _say(str(stopped))
+            return 128 + stopped.signal_number
+        _say(f"{outcome.done} runs ended, {outcome.failed} failed")
+        return 1 if outcome.failed else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Grid to plan, plan to records: growth of the grid, workers, executors. The engine is passed in as a function."""

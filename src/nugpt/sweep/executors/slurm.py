@@ -1,0 +1,96 @@
+"""Workers as tasks of a SLURM array. The store is the truth: the scheduler starts workers and is asked nothing else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nugpt.store.atomic import write_bytes
+from nugpt.store.plans import PlanDirectory
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """What the cluster is asked for."""
+
+    tasks: int = 1
+    partition: str | None = None
+    time_limit: str | None = None  # as sbatch writes it: 4:00:00, 1-12:00
+    gpus_per_task: int | None = None
+    cpus_per_task: int | None = None
+    memory: str | None = None  # as sbatch writes it: 32G
+    account: str | None = None
+    requeue: bool = True
+    notice: int = 120  # seconds before the time limit at which the task is told to save
+    extra: tuple[str, ...] = ()  # further options for sbatch, each as one word
+
+    def __post_init__(self) -> None:
+        if self.tasks < 1:
+            raise ValueError(f"tasks is {self.tasks}, but must be at least 1")
+        for option in self.extra:
+            if not option.startswith("--") or "\n" in option:
+                raise ValueError(f"sbatch option {option!r} must be one word that begins with --")
+
+
+def submit(directory: PlanDirectory, worker: Sequence[str], options: SlurmOptions) -> str:
+    """Submit an array of workers on this plan and return its job id."""
+    if shutil.which("sbatch") is None:
+        raise ValueError("executor 'slurm' needs the program sbatch on PATH")
+    logs = directory.path / "slurm"
+    logs.mkdir(exist_ok=True)
+    script = logs / "array.sh"
+    write_bytes(script, batch_script(directory.path.resolve(), worker, options).encode())
+    found = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
+    if found.returncode:
+        raise OSError(f"sbatch refused the plan: {' '.join(found.stderr.split())}")
+    return found.stdout.strip().split(";")[0]
+
+
+def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> str:
+    """The array's script: a worker that is told of preemption or of its time limit, saves, and is queued again."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", plan.name)
+    asked = {
+        "job-name": f"nugpt-{name}",
+        "array": f"0-{options.tasks - 1}",
+        "output": f"{plan}/slurm/%A_%a.log",
+        "open-mode": "append",
+        "partition": options.partition,
+        "time": options.time_limit,
+        "gpus-per-task": options.gpus_per_task,
+        "ntasks": 1,
+        "cpus-per-task": options.cpus_per_task,
+        "mem": options.memory,
+        "account": options.account,
+        "signal": f"B:USR1@{options.notice}",
+    }
+    lines = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
+    lines += [f"#SBATCH --{'' if options.requeue else 'no-'}requeue"]
+    lines += [f"#SBATCH {option}" for option in options.extra]
+    command = " ".join(shlex.quote(word) for word in worker)
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *lines,
+            "# The worker saves on SIGTERM and SIGUSR1; bash holds a signal back while it waits in the foreground.",
+            f"{command} &",
+            "worker=$!",
+            "trap 'kill -USR1 \"$worker\"' USR1",
+            "trap 'kill -TERM \"$worker\"' TERM",
+            'while kill -0 "$worker" 2>/dev/null; do wait "$worker"; status=$?; done',
+            "# 138: saved on SIGUSR1, the notice before the time limit. What is left goes on in another turn.",
+            'if [ "$status" -eq 138 ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
+            'exit "$status"',
+            "",
+        ]
+    )
+
+
+def active_tasks(job: str) -> int:
+    """How many tasks of the job are pending or running; 0 when the scheduler has forgotten it."""
+    found = subprocess.run(["squeue", "--noheader", "--array", "--jobs", job], capture_output=True, text=True)
+    return len(found.stdout.splitlines()) if found.returncode == 0 else 0

@@ -1,0 +1,50 @@
+"""What a finished curve calls for: points beyond an edge, then around the optimum. A pure function of results."""
+
+from __future__ import annotations
+
+from nugpt.spec.plan import Policy
+from nugpt.store.plans import Addition
+from nugpt.sweep.state import CurveState
+
+REACH = 2  # points of a refinement on either side of the optimum
+
+
+def next_points(state: CurveState, policy: Policy) -> list[Addition]:
+    """The learning rates to add to a curve all of whose runs have ended; none when it is settled or at its limit."""
+    if not state.finished(policy.stop is not None):
+        return []
+    grid = sorted({place.log2_lr for place in state.places})
+    found = state.optimum()
+    if found.verdict == "edge-censored" and found.side is not None:
+        return _extension(state, policy, grid, found.side)
+    if found.verdict == "enclosed" and found.log2_lr is not None:
+        return _refinement(state, policy, grid, found.log2_lr)
+    return []
+
+
+def _extension(state: CurveState, policy: Policy, grid: list[float], side: str) -> list[Addition]:
+    first = state.curve.log2_lrs
+    beyond = [x for x in grid if (x > first[-1] if side == "right" else x < first[0])]
+    if len(beyond) >= policy.extend:
+        return []
+    step = policy.spacing if side == "right" else -policy.spacing
+    edge = grid[-1] if side == "right" else grid[0]
+    return [Addition(state.curve.key, edge + step, f"best at the {side} edge of the grid")]
+
+
+def _refinement(state: CurveState, policy: Policy, grid: list[float], best: float) -> list[Addition]:
+    """The first spacing whose points around the optimum are not all there yet."""
+    for spacing in policy.refine:
+        centre = round(best / spacing) * spacing
+        wanted = [centre + k * spacing for k in range(-REACH, REACH + 1)]
+        missing = [x for x in wanted if all(abs(x - there) > spacing / 100 for there in grid)]
+        # One refinement per spacing: once its points are there, the optimum it gives does not call for more.
+        if any(place.added == _reason(spacing) for place in state.places):
+            continue
+        if missing:
+            return [Addition(state.curve.key, x, _reason(spacing)) for x in missing]
+    return []
+
+
+def _reason(spacing: float) -> str:
+    return f"{spacing:g} octave around the optimum"
