@@ -75,7 +75,7 @@ def work(
             if pack:
                 deadline = None
                 heart.hold(pack)
-                _execute(pack, plan, curves, store, engine, heart, outcome, given_up, say)
+                _execute(pack, plan, curves, store, engine, outcome, given_up, say)
                 heart.hold(())
                 continue
             waiting = any(place.state == "running" for curve in curves for place in curve.places)
@@ -145,7 +145,6 @@ def _execute(
     curves: list[CurveState],
     store: Store,
     engine: Engine,
-    heart: Heartbeat,
     outcome: Outcome,
     given_up: set[str],
     say: Callable[[str], None],
@@ -159,37 +158,49 @@ def _execute(
         for held in claims:
             held.check()
 
+    failure: str | None = None
     try:
         engine.execute(specs, store, guard, _stop_asked(plan.policy.stop, places, curves, store))
     except LostClaim as error:
         say(f"{error}: leaving it to that worker")
-        for held in claims:
-            held.release()
+        _release(claims)
+        return
     except ValueError:
-        for held in claims:
-            held.release()
+        _release(claims)
         raise
     except Exception as error:
-        if len(claims) > 1:
-            say(f"an ensemble of {len(claims)} failed ({type(error).__name__}: {_one_line(error)}): trying its halves")
-            middle = len(claims) // 2
-            for half in (claims[:middle], claims[middle:]):
-                _execute(half, plan, curves, store, engine, heart, outcome, given_up, say)
-            return
-        (held,) = claims
-        held.run.add_failure(f"{type(error).__name__}: {_one_line(error)}", traceback.format_exc())
-        given_up.add(held.run.path.name)
-        outcome.failed += 1
-        say(f"run {held.run.path.name} failed: {type(error).__name__}: {_one_line(error)}")
-        held.release()
+        failure, trace = f"{type(error).__name__}: {_one_line(error)}", traceback.format_exc()
     except BaseException:  # a signal: the engine has saved, and whoever starts next goes on from there
-        for held in claims:
-            held.release()
+        _release(claims)
         raise
-    else:
+    if failure is None:
         for held in claims:
+            record = held.run.record()
+            say(f"run {held.run.path.name} {record.status if record else 'left nothing'}")
             held.finish()
         outcome.done += len(claims)
+    elif len(claims) > 1:
+        # Outside the handler, whose traceback would keep the ensemble's memory.
+        say(f"an ensemble of {len(claims)} failed ({failure}): trying its halves")
+        middle = len(claims) // 2
+        try:
+            for half in (claims[:middle], claims[middle:]):
+                _execute(half, plan, curves, store, engine, outcome, given_up, say)
+        except BaseException:
+            _release(claims)
+            raise
+    else:
+        (held,) = claims
+        held.run.add_failure(failure, trace)
+        given_up.add(held.run.path.name)
+        outcome.failed += 1
+        say(f"run {held.run.path.name} failed: {failure}")
+        held.release()
+
+
+def _release(claims: list[Claim]) -> None:
+    for held in claims:
+        held.release()
 
 
 def _one_line(error: BaseException) -> str:

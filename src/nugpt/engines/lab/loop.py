@@ -35,7 +35,7 @@ from nugpt.store.run_directory import ENDED
 EMA_BETA = 0.95  # of the validation loss, as in the paper
 
 
-class Interrupted(Exception):
+class Interrupted(BaseException):  # like KeyboardInterrupt: no failure, and not to be handled as one
     """The run was asked to stop: its state is saved, and the same call goes on from there."""
 
     def __init__(self, step: int, signal_number: int) -> None:

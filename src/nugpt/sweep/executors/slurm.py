@@ -57,7 +57,7 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
     asked = {
         "job-name": f"nugpt-{name}",
         "array": f"0-{options.tasks - 1}",
-        "output": f"{plan}/slurm/%A_%a.log",
+        "output": f'"{str(plan).replace("%", "%%")}/slurm/%A_%a.log"',
         "open-mode": "append",
         "partition": options.partition,
         "time": options.time_limit,
