@@ -52,6 +52,7 @@ class Study:
 
         from nugpt.spec.scales import scale_named
         from nugpt.spec.study import Setting
+        from nugpt.spec.study_rules import describe
         from nugpt.studies import plan, study
 
         chosen, scale = study(self.id), scale_named(self.scale)
@@ -66,6 +67,6 @@ class Study:
             print_json(made.to_dict() | {"runs": [spec.hash for spec in made.specs()]})
         else:
             for claim in chosen.claims:
-                print(f"{claim.text}   [{claim.rule}]")
+                print(f"{claim.text}   [{describe(claim.rule)}]")
             show_plan(made, self.store, device_type, len(devices))
         return launch(made, self.store, dataset, self.carrier, self.execution) if self.execution.run else 0
