@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.state import CurveState
 
+EXECUTORS = ("local", "slurm")
 # FLOP/s that a time is estimated from while the store has no record of the device: cautious guesses, printed as such.
 ASSUMED_RATE = {"cpu": 2e10, "cuda": 5e13}
 
@@ -59,6 +60,17 @@ class Execution:
     """slurm: do not queue a preempted task again."""
     detach: bool = False
     """slurm: submit and leave; the same command again shows or heals the plan."""
+
+    def check(self) -> None:
+        """Refuse what cannot be meant, in one line; raised while parsing it would become a box of several."""
+        if self.executor not in EXECUTORS:
+            raise ValueError(f"executor is {self.executor!r}, but must be {' or '.join(EXECUTORS)}")
+        for name in ("workers", "replicas"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
+        if not self.stale_after > 0:
+            raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
 
 
 def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
@@ -138,13 +150,18 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def default_devices(execution: Execution) -> list[str]:
-    """One entry per local worker: the devices asked for, every GPU, or the CPU."""
+def default_devices(execution: Execution, device: str = "auto") -> list[str]:
+    """One entry per local worker: the devices asked for, else the plan's one device, every GPU, or the CPU."""
     import os
 
     import torch
 
-    devices = list(execution.devices)
+    from nugpt.engines.lab.options import Options
+
+    execution.check()
+    devices = list(execution.devices) or ([] if device == "auto" else [device])
+    for name in devices:
+        Options(device=name).torch_device()  # refused here rather than in a worker's log
     if not devices:
         devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"]
     if devices == ["cpu"]:
@@ -154,8 +171,10 @@ def default_devices(execution: Execution) -> list[str]:
     return devices
 
 
-def launch(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, execution: Execution) -> int:
-    """Run what is missing of the plan, showing its progress; 0 when every run has ended."""
+def launch(
+    plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, execution: Execution, quiet: bool = False
+) -> int:
+    """Run what is missing of the plan, showing its progress; 0 when every run has ended. Quiet: no table at the end."""
     from nugpt.store import Store
     from nugpt.store.plans import PlanDirectory
 
@@ -163,11 +182,12 @@ def launch(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, exe
     directory = PlanDirectory.of(Store(store), plan)
     options = asdict(carrier.options())
     directory.write_launch({"data": str(dataset.path.resolve()), "options": options})
-    if execution.executor == "local":
-        return _launch_local(plan, directory, execution, options)
-    if execution.executor == "slurm":
-        return _launch_slurm(plan, directory, execution)
-    raise ValueError(f"executor is {execution.executor!r}, but must be local or slurm")
+    status = (
+        _launch_local(plan, directory, execution, options)
+        if execution.executor == "local"
+        else _launch_slurm(plan, directory, execution)
+    )
+    return status if status is not None else _verdict(plan, directory, execution.stale_after, quiet)
 
 
 def _worker_command(directory: PlanDirectory, execution: Execution, peers: int) -> list[str]:
@@ -178,26 +198,35 @@ def _worker_command(directory: PlanDirectory, execution: Execution, peers: int) 
     return command
 
 
-def _launch_local(plan: Plan, directory: PlanDirectory, execution: Execution, options: dict[str, Any]) -> int:
+def _launch_local(plan: Plan, directory: PlanDirectory, execution: Execution, options: dict[str, Any]) -> int | None:
+    """The exit status where it is not for the store to say."""
     from nugpt.sweep.executors.local import run_local
 
-    devices = default_devices(execution)
+    devices = default_devices(execution, options["device"])
     cpus = devices.count("cpu")
     if cpus > 1 and options["threads"] is None:
         directory.write_launch({**directory.launch(), "options": {**options, "threads": 1}})
     base = [*_worker_command(directory, execution, len(devices)), "--linger", "86400"]
     commands = [[*base, "--device", device] for device in devices]
     with plan_view(plan, directory, execution.stale_after) as watch:
-        status = run_local(directory, commands, watch)
-    return status or _verdict(plan, directory, execution.stale_after)
+        ended = run_local(directory, commands, watch)
+    if ended.interrupted:
+        print("interrupted: the workers have saved, the same command goes on", file=sys.stderr)
+        return 130
+    for line in ended.complaints:
+        print(line, file=sys.stderr)
+    if any(ended.statuses):
+        print(f"the workers' logs are in {directory.path / 'logs'}", file=sys.stderr)
+    return 2 if 2 in ended.statuses else None
 
 
-def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) -> int:
-    from nugpt.sweep.executors.slurm import SlurmOptions, active_tasks, submit
-    from nugpt.sweep.state import plan_state
+def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) -> int | None:
+    """The exit status where it is not for the store to say."""
+    from nugpt.sweep.executors.slurm import SlurmOptions, is_active, submit
+    from nugpt.sweep.worker import grown
 
-    states = [p.state for c in plan_state(plan, directory, execution.stale_after) for p in c.places]
-    open_runs = sum(state in ("missing", "stale", "failed") for state in states)
+    curves = grown(plan, directory, execution.stale_after)
+    open_runs = sum(place.state != "running" for curve in curves for place in curve.left(plan.policy))
     tasks = execution.workers or max(1, min(8, open_runs))
     options = SlurmOptions(
         tasks=tasks,
@@ -217,27 +246,24 @@ def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) ->
     if execution.detach:
         return 0
     with plan_view(plan, directory, execution.stale_after) as watch:
-        while job is not None and active_tasks(job):
+        while job is not None and is_active(job):
             watch()
             time.sleep(2)
         watch()
-    return _verdict(plan, directory, execution.stale_after)
+    return None
 
 
-def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float) -> int:
+def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float, quiet: bool) -> int:
     """0 when every run of the grown plan has ended; else say what is left and how to go on."""
     from nugpt.sweep.worker import grown
 
     curves = grown(plan, directory, stale_after)
-    left = [place for curve in curves for place in curve.places if place.state not in ("done", "diverged", "stopped")]
-    _print_curves(curves)
+    left = sum(len(curve.left(plan.policy)) for curve in curves)
+    if not quiet:
+        print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
     if left:
-        print(f"{len(left)} runs are left: the same command goes on with them", file=sys.stderr)
+        print(f"{left} runs are left: the same command goes on with them", file=sys.stderr)
     return 1 if left else 0
-
-
-def _print_curves(curves: list[CurveState]) -> None:
-    print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
 
 
 CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "loss"]
@@ -253,12 +279,14 @@ def curve_row(curve: CurveState) -> list[str]:
     others = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "done")
     runs = f"{ended}/{total}" + (f" ({others})" if others else "")
     found = curve.optimum()
+    if found is None:
+        return [label_text(curve.curve), runs, "–", "–", "–", "–"]
     interval = "–" if found.interval is None else f"{found.interval[0]:.2f} … {found.interval[1]:.2f}"
     best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
     losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
     lowest = min((loss for loss in losses if loss is not None), default=None)
     verdict = found.verdict + (f" ({found.side})" if found.side else "")
-    return [label_text(curve.curve), runs, best, interval, verdict if losses else "–", number(lowest)]
+    return [label_text(curve.curve), runs, best, interval, verdict, number(lowest)]
 
 
 @contextmanager

@@ -29,6 +29,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "store pack": ("nugpt.cli.store", "Pack", "records and metrics of a store as one small file"),
     "store merge": ("nugpt.cli.store", "Merge", "add what others packed, overwriting nothing"),
     "store prune": ("nugpt.cli.store", "Prune", "drop the checkpoints of finished runs"),
+    "fit": (
+        "nugpt.cli.fit",
+        "Fit",
+        "optimum, stability edge, drift, regret, power law: of a store or of your own runs",
+    ),
+    "recommend": ("nugpt.cli.recommend", "Recommend", "learning rates for a target, from a sweep or a base's best"),
+    "transfer-test": ("nugpt.cli.recommend", "TransferTest", "a gate: does the best learning rate hold over sizes?"),
     "generate": ("nugpt.cli.generate", "Generate", "text from a trained model"),
     "bench data": ("nugpt.cli.data", "BenchData", "tokens per second of preparing and of loading data"),
     "quickstart": ("nugpt.cli.quickstart", "Quickstart", "what exists so far of the whole job, on a CPU"),

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nugpt.cli.show import number, print_json, print_table
+
+if TYPE_CHECKING:
+    from nugpt.store import RunDirectory, Store
+    from nugpt.store.plans import PlanDirectory
+    from nugpt.sweep.state import CurveState
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a store holds: every plan curve by curve, and the runs that belong to none."""
+    """What a store holds: every plan curve by curve, and the runs that belong to none.
+
+    A file that cannot be read is named, the rest is shown, and the exit status is 2.
+    """
 
     store: Path = Path("runs")
     """The store."""
@@ -27,7 +37,6 @@ class Status:
         """Print it."""
         from nugpt.store import Store
         from nugpt.store.plans import plans
-        from nugpt.sweep.state import plan_state
 
         if not self.store.is_dir():
             raise ValueError(f"store {self.store} does not exist")
@@ -35,13 +44,24 @@ class Status:
         found = [d for d in plans(store) if self.plan in (None, d.path.name)]
         if self.plan is not None and not found:
             raise ValueError(f"store {self.store} has no plan {self.plan!r}, it has {_names(store)}")
-        states = {d.path.name: plan_state(d.plan(), d, self.stale_after) for d in found}
-        alone = [] if self.plan else _unplanned(store, states, self.stale_after)
+        problems: list[str] = []
+        states = _plan_states(found, self.stale_after, problems)
+        alone = [] if self.plan else _unplanned(store, states, self.stale_after, problems)
         if self.json:
             print_json(
-                {"plans": {name: [_curve_json(c) for c in curves] for name, curves in states.items()}, "runs": alone}
+                {
+                    "plans": {name: [_curve_json(c) for c in curves] for name, curves in states.items()},
+                    "runs": alone,
+                    "problems": problems,
+                }
             )
-            return 0
+        else:
+            self._print(states, alone, bool(problems))
+        for problem in problems:
+            print(f"nugpt: error: {problem}", file=sys.stderr)
+        return 2 if problems else 0
+
+    def _print(self, states: dict[str, list[CurveState]], alone: list[dict[str, Any]], problems: bool) -> None:
         from nugpt.cli.launch import CURVE_COLUMNS, curve_row
 
         for name, curves in states.items():
@@ -57,12 +77,24 @@ class Status:
                 for r in alone
             ]
             print_table(["run", "state", "table", "η", "seed", "validation loss"], rows)
-        if not states and not alone:
+        if not states and not alone and not problems:
             print(f"store {self.store} is empty")
-        return 0
 
 
-def _print_runs(curves: list[Any]) -> None:
+def _plan_states(found: list[PlanDirectory], stale_after: float, problems: list[str]) -> dict[str, list[CurveState]]:
+    """The plans that can be read, by name."""
+    from nugpt.sweep.state import plan_state
+
+    states = {}
+    for directory in found:
+        try:
+            states[directory.path.name] = plan_state(directory.plan(), directory, stale_after, problems)
+        except ValueError as error:
+            problems.append(str(error))
+    return states
+
+
+def _print_runs(curves: list[CurveState]) -> None:
     from nugpt.cli.launch import label_text
 
     rows = []
@@ -76,15 +108,18 @@ def _print_runs(curves: list[Any]) -> None:
     print_table(["curve", "log2 η", "seed", "state", "validation loss", "run", ""], rows)
 
 
-def _curve_json(curve: Any) -> dict[str, Any]:
+def _curve_json(curve: CurveState) -> dict[str, Any]:
     found = curve.optimum()
     return {
         "label": dict(curve.curve.label),
-        "optimum": {
+        "optimum": None
+        if found is None
+        else {
             "verdict": found.verdict,
             "side": found.side,
             "log2_lr": found.log2_lr,
-            "interval": None if found.interval is None else list(found.interval),
+            # An end that the data put no bound on; JSON has no infinity.
+            "interval": [end if math.isfinite(end) else None for end in found.interval],
         },
         "runs": [
             {
@@ -100,31 +135,38 @@ def _curve_json(curve: Any) -> dict[str, Any]:
     }
 
 
-def _unplanned(store: Any, states: dict[str, Any], stale_after: float) -> list[dict[str, Any]]:
+def _unplanned(
+    store: Store, states: dict[str, list[CurveState]], stale_after: float, problems: list[str]
+) -> list[dict[str, Any]]:
     from nugpt.store.claims import file_system_time
-    from nugpt.sweep.state import run_state
 
     planned = {place.spec.hash for curves in states.values() for curve in curves for place in curve.places}
     now = file_system_time(store.root)
     rows = []
     for run in store.runs():
-        if run.path.name in planned:
-            continue
-        spec, record = run.spec(), run.record()
-        rows.append(
-            {
-                "hash": run.path.name,
-                "state": run_state(run, record, stale_after, now),
-                "table": spec.table.name,
-                "lr": spec.lr,
-                "seed": spec.seed,
-                "val_loss": record.val_loss if record else None,
-            }
-        )
+        if run.path.name not in planned:
+            try:
+                rows.append(_run_row(run, stale_after, now))
+            except ValueError as error:
+                problems.append(str(error))
     return rows
 
 
-def _names(store: Any) -> str:
+def _run_row(run: RunDirectory, stale_after: float, now: float) -> dict[str, Any]:
+    from nugpt.sweep.state import run_state
+
+    spec, record = run.spec(), run.record()
+    return {
+        "hash": run.path.name,
+        "state": run_state(run, record, stale_after, now),
+        "table": spec.table.name,
+        "lr": spec.lr,
+        "seed": spec.seed,
+        "val_loss": record.val_loss if record else None,
+    }
+
+
+def _names(store: Store) -> str:
     from nugpt.store.plans import plans
 
     return ", ".join(d.path.name for d in plans(store)) or "none"

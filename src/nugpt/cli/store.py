@@ -67,6 +67,8 @@ class Prune:
         from nugpt.store import Store
         from nugpt.store.transfer import prune
 
+        if not self.store.is_dir():
+            raise ValueError(f"store {self.store} does not exist")
         store = Store(self.store)
         kept = frozenset(store.find(name).path.name for name in self.keep)
         print(f"{prune(store, kept):,} bytes of checkpoints dropped")

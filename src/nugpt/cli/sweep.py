@@ -55,10 +55,12 @@ class Sweep:
 
     def run(self) -> int:
         """Print the plan, or run it."""
-        devices = default_devices(self.execution)
-        device_type = self.carrier.options().torch_device().type
-        dataset = self.arguments.dataset()
+        devices = default_devices(self.execution, self.carrier.device)
+        device_type = devices[0].partition(":")[0]
         lrs = log2_lrs(self.log2_lr)
+        if not self.seed or len(set(self.seed)) != len(self.seed):
+            raise ValueError(f"seed is {self.seed!r}, but must be whole numbers, each named once")
+        dataset = self.arguments.dataset()
         curves = tuple(
             Curve(label, arguments.spec(dataset, device_type, lr_at(lrs[0]), self.seed[0]), lrs, self.seed)
             for label, arguments in varied(self.arguments, self.vary)
@@ -68,7 +70,9 @@ class Sweep:
             print_json(plan.to_dict() | {"runs": [spec.hash for spec in plan.specs()]})
         else:
             show_plan(plan, self.store, device_type, len(devices))
-        return launch(plan, self.store, dataset, self.carrier, self.execution) if self.execution.run else 0
+        if not self.execution.run:
+            return 0
+        return launch(plan, self.store, dataset, self.carrier, self.execution, quiet=self.json)
 
 
 def log2_lrs(words: tuple[str, ...]) -> tuple[float, ...]:
@@ -85,6 +89,8 @@ def log2_lrs(words: tuple[str, ...]) -> tuple[float, ...]:
             found += [parts[0] + k * parts[2] for k in range(int((parts[1] - parts[0]) / parts[2] + 1e-9) + 1)]
         else:
             raise ValueError(f"log2_lr is {word!r}, but must be a number or FIRST:LAST:STEP, as -8:-4:0.5")
+    if not found:
+        raise ValueError("log2_lr is empty, but must be numbers or FIRST:LAST:STEP, as -8:-4:0.5")
     return tuple(dict.fromkeys(found))
 
 
@@ -96,6 +102,8 @@ def varied(arguments: RunArguments, vary: tuple[str, ...]) -> Iterator[tuple[dic
         if not equals or not values:
             raise ValueError(f"vary is {word!r}, but must be FIELD=VALUE,VALUE,… as n_heads=1,2,4")
         axes.append((key.replace("-", "_"), values.split(",")))
+    if twice := [key for i, (key, _) in enumerate(axes) if key in [other for other, _ in axes[:i]]]:
+        raise ValueError(f"vary names the field {twice[0]!r} twice: give all its values at once")
     for combination in product(*(values for _, values in axes)):
         label: dict[str, Any] = {} if axes else {"parametrization": arguments.parametrization}
         changed = arguments

@@ -44,6 +44,8 @@ class Train:
         from nugpt.engines.lab import Interrupted, execute
         from nugpt.store import Store
 
+        if not self.seed:
+            raise ValueError("--seed has no number, but must have at least one")
         options = self.carrier.options()
         device_type = options.torch_device().type
         lrs = self.lr or (self.arguments.default_lr(),)

@@ -39,11 +39,14 @@ class Worker:
 
         directory = PlanDirectory(self.plan)
         launch = directory.launch()
-        options = Options(**launch["options"])
+        try:
+            options = Options(**launch["options"])
+        except TypeError as error:
+            raise ValueError(f"{directory.path / 'launch.json'}: not options of this version: {error}") from None
         if self.device is not None:
             options = replace(options, device=self.device)
-        engine = LabEngine(open_dataset(launch["data"]), options)
         settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger)
+        engine = LabEngine(open_dataset(launch["data"]), options)
         try:
             outcome = work(directory, engine, settings, say=_say)
         except Interrupted as stopped:

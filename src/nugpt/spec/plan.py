@@ -131,6 +131,8 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
         """The plan that these values describe, refused when of another format."""
+        if not isinstance(values, Mapping):
+            raise ValueError("plan is not of the form of a plan")
         if values.get("format") != FORMAT:
             raise ValueError(f"plan has format {values.get('format')!r}, but this version reads {FORMAT}")
         try:
@@ -149,7 +151,7 @@ class Plan:
                 study=values["study"],
                 scale=values["scale"],
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"plan has a field of the wrong form: {error}") from None
 
     @property

@@ -1,4 +1,4 @@
-"""What decides a claim, as data that is fixed before the runs: an estimate, and the bounds that its interval must keep."""
+"""What decides a claim, as data fixed before the runs: an estimate, and the bounds that its interval must keep."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def describe(rule: Rule) -> str:
     words = [KINDS[rule.kind].replace("`by`", rule.by or "")]
     words += [f"of {rule.of}"] if rule.of else []
     words += [f"over {rule.along}"] if rule.along else []
-    words += [f"for each {rule.by}"] if rule.by and "`by`" not in KINDS[rule.kind] else []
+    words += [f"by {rule.by}"] if rule.by and "`by`" not in KINDS[rule.kind] else []
     words += [f"({rule.at})"] if rule.at else []
     if rule.table:
         words.append(f"for {rule.table}" if rule.against is None else f"for {rule.table} less {rule.against}")

@@ -36,6 +36,7 @@ class Claim:
 
     run: RunDirectory
     number: int
+    token: str  # numbers begin again when a run has ended: the token is what no other claim has
 
     @property
     def path(self) -> Path:
@@ -49,7 +50,7 @@ class Claim:
 
     def check(self) -> None:
         """Raise when the run has been taken over."""
-        if _numbers(self.run)[-1:] != [self.number]:
+        if _numbers(self.run)[-1:] != [self.number] or _content(self.path).get("token") != self.token:
             raise LostClaim(f"run {self.run.path.name} was taken over by another worker")
 
     def release(self) -> None:
@@ -75,14 +76,15 @@ def claim(
     if numbers and holder_state(run, stale_after, now) == "running":
         return None
     number = (numbers[-1] if numbers else 0) + 1
-    about = {"host": socket.gethostname(), "since": time.time(), **_process()}
+    token = uuid.uuid4().hex
+    about = {"token": token, "host": socket.gethostname(), "since": time.time(), **_process()}
     try:
         descriptor = os.open(_claim_path(run, number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(about, file)
-    held = Claim(run, number)
+    held = Claim(run, number, token)
     if run.has_ended(ended):  # finished between the first look and the claim
         held.finish()
         return None
@@ -113,8 +115,10 @@ def file_system_time(directory: Path) -> float:
     try:
         probe.touch()
         return probe.stat().st_mtime
+    except OSError:  # a store that one may only read, or whose disk is full, can still be looked at
+        return time.time()
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             probe.unlink()
 
 
@@ -161,9 +165,10 @@ def _machine() -> str | None:
 
 
 def _began(pid: int) -> str | None:
-    """When a process of this machine began, in clock ticks since boot; none when there is no such process."""
+    """When a process of this machine began, in clock ticks since boot; none when it is no more."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if values[0] in "ZX" else values[19]  # a zombie has ended, though its parent has not looked yet
     except (OSError, IndexError):
         return None
 
@@ -189,9 +194,9 @@ def _numbers(run: RunDirectory) -> list[int]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What the claim says; one that is being written says nothing yet."""
+    """What the claim says; one that is being written or is no more says nothing."""
     try:
         found = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, FileNotFoundError):
         return {}
     return found if isinstance(found, dict) else {}

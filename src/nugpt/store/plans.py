@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,19 +52,25 @@ class PlanDirectory:
         path = self.path / "plan.json"
         if not path.is_file():
             raise ValueError(f"{self.path} is no plan: it has no plan.json")
-        return Plan.from_dict(read_json(path))
+        values = read_json(path)
+        try:
+            return Plan.from_dict(values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def additions(self) -> list[Addition]:
         """What was added to the grid, in the order of curves and learning rates."""
-        found = [Addition(**read_json(path)) for path in sorted((self.path / "added").glob("*.json"))]
-        return sorted(found, key=lambda a: (a.curve, a.log2_lr))
+        found = {a for path in sorted((self.path / "added").glob("*.json")) for a in _additions(path)}
+        return sorted(found, key=lambda a: (a.curve, a.log2_lr, a.reason))
 
-    def add(self, addition: Addition) -> None:
-        """Record an addition once; several workers may come to the same one."""
+    def add(self, additions: Sequence[Addition]) -> None:
+        """Record what one curve calls for, all of it or nothing; several workers may come to the same."""
+        if not additions:
+            return
         (self.path / "added").mkdir(exist_ok=True)
-        path = self.path / "added" / f"{addition.curve}_{addition.log2_lr:+.6f}.json"
+        path = self.path / "added" / f"{additions[0].curve}_{additions[0].log2_lr:+.6f}.json"
         if not path.exists():
-            write_json(path, asdict(addition))
+            write_json(path, [asdict(addition) for addition in additions])
 
     def write_launch(self, values: dict[str, Any]) -> None:
         """Keep how the plan is run: where the data lies, device and kernels."""
@@ -74,8 +82,21 @@ class PlanDirectory:
         if not path.is_file():
             raise ValueError(f"plan {self.path} was never launched: it has no launch.json")
         values = read_json(path)
-        assert isinstance(values, dict)
+        if not isinstance(values, dict) or not {"data", "options"} <= set(values):
+            raise ValueError(f"{path}: not how a plan is launched: it has no data and options")
         return values
+
+
+def _additions(path: Path) -> list[Addition]:
+    """The additions of one file, refused with its name when they are not of that form."""
+    values = read_json(path)
+    try:
+        found = [Addition(**value) for value in values]
+        if not all(isinstance(a.curve, str) and isinstance(a.reason, str) and math.isfinite(a.log2_lr) for a in found):
+            raise TypeError("a field has the wrong type")
+    except TypeError as error:
+        raise ValueError(f"{path}: not additions to a grid: {error}") from None
+    return found
 
 
 def plans(store: Store) -> list[PlanDirectory]:

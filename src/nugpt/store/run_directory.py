@@ -67,7 +67,10 @@ class RunDirectory:
         values = read_json(self.path / "spec.json")
         if not isinstance(values, dict):
             raise ValueError(f"{self.path / 'spec.json'}: not a run spec")
-        return RunSpec.from_dict(values)
+        try:
+            return RunSpec.from_dict(values)
+        except ValueError as error:
+            raise ValueError(f"{self.path / 'spec.json'}: {error}") from None
 
     def record(self) -> RunRecord | None:
         """The run's record, or none while it is not finished."""
@@ -77,7 +80,10 @@ class RunDirectory:
         values = read_json(path)
         if not isinstance(values, dict):
             raise ValueError(f"{path}: not a record")
-        return RunRecord.from_dict(values)
+        try:
+            return RunRecord.from_dict(values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def write_record(self, record: RunRecord) -> None:
         """Publish the result: from here on the run is done."""

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import re
 import shutil
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 
+from nugpt.spec.plan import Plan
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import write_bytes
+from nugpt.store.claims import claim
+from nugpt.store.plans import PlanDirectory, plans
 from nugpt.store.run_directory import RunDirectory, Store
 
 RUN_FILES = ("spec.json", "record.json", "metrics.jsonl", "data.json")
-MOST_BYTES = 256 << 20  # of one file in a pack: a stranger's file cannot fill the disk unseen
+# Of one file in a pack, and of all together: a stranger's file can fill neither memory nor disk unseen.
+MOST_BYTES, MOST_BYTES_TOGETHER = 256 << 20, 4 << 30
+STALE_AFTER = 300.0  # seconds without a heartbeat after which a run is not under way any more
+_RUN_MEMBER = re.compile(rf"([0-9a-f]{{16}})/({'|'.join(map(re.escape, RUN_FILES))})")
+_PLAN_MEMBER = re.compile(r"plans/([A-Za-z0-9][A-Za-z0-9._-]{0,99})/(plan\.json|added/[A-Za-z0-9_+.-]+\.json)")
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -51,44 +64,59 @@ def _members(store: Store) -> Iterator[tuple[str, bytes]]:
             for name in RUN_FILES:
                 if (run.path / name).is_file():
                     yield f"{run.path.name}/{name}", (run.path / name).read_bytes()
-    for path in sorted((store.root / "plans").rglob("*.json")):
-        yield path.relative_to(store.root).as_posix(), path.read_bytes()
+    for directory in plans(store):  # without how it was launched: that is this machine's
+        for path in (directory.path / "plan.json", *sorted((directory.path / "added").glob("*.json"))):
+            yield path.relative_to(store.root).as_posix(), path.read_bytes()
 
 
 def merge(file: Path, store: Store) -> Merged:
     """Add a pack's runs and plans to the store; what is there already stays, and a disagreement is named."""
-    runs, plans = _read_pack(file)
+    packed = _read_pack(file)  # all of it is checked before anything is written
     added = same = 0
     conflicts = []
-    for name, files in sorted(runs.items()):
+    for name, theirs in sorted(packed.runs.items()):
         run = RunDirectory(store.root / name)
-        spec = RunSpec.from_dict(json.loads(files["spec.json"]))
-        if spec.hash != name:
-            raise ValueError(f"{file}: the spec in {name} is that of run {spec.hash}")
-        theirs = RunRecord.from_dict(json.loads(files["record.json"]))
         ours = run.record()
-        if ours is not None:
-            if _result(ours) == _result(theirs):
-                same += 1
-            else:
-                conflicts.append(f"{name}: {_words(ours)} here, {_words(theirs)} in {file.name}")
-            continue
-        if (run.path / "spec.json").is_file() and run.newest_step() >= 0:
-            conflicts.append(f"{name}: under way here, {_words(theirs)} in {file.name}")
-            continue
-        run.create(spec)
-        for member in ("metrics.jsonl", "data.json", "record.json"):  # the record last: it says that the run is whole
-            if member in files:
-                write_bytes(run.path / member, files[member])
-        added += 1
-    for name, content in sorted(plans.items()):
-        path = store.root / name
+        if ours is not None and _result(ours) == _result(theirs.record):
+            same += 1
+        elif ours is not None:
+            conflicts.append(f"{name}: {_words(ours)} here, {_words(theirs.record)} in {file.name}")
+        elif run.newest_step() >= 0 or not _add_run(run, theirs):
+            conflicts.append(f"{name}: under way here, {_words(theirs.record)} in {file.name}")
+        else:
+            added += 1
+    for name, files in sorted(packed.plans.items()):
+        conflicts += _add_plan(PlanDirectory(store.root / "plans" / name), files)
+    return Merged(added, same, tuple(conflicts))
+
+
+def _add_run(run: RunDirectory, theirs: _PackedRun) -> bool:
+    """Write a run that has begun nowhere here; False when a worker has just taken it."""
+    run.create(theirs.spec)
+    held = claim(run, STALE_AFTER)
+    if held is None:
+        return False
+    for member in ("metrics.jsonl", "data.json", "record.json"):  # the record last: it says that the run is whole
+        if member in theirs.files:
+            write_bytes(run.path / member, theirs.files[member])
+    held.finish()
+    return True
+
+
+def _add_plan(ours: PlanDirectory, files: Mapping[str, bytes]) -> list[str]:
+    """Add a plan, or what was added to its grid elsewhere, and return the disagreements."""
+    theirs = Plan.from_dict(json.loads(files["plan.json"]))
+    if (ours.path / "plan.json").is_file() and ours.plan().hash != theirs.hash:
+        return [f"plans/{ours.path.name}: another plan of the same name"]
+    conflicts = []
+    for name, content in sorted(files.items()):
+        path = ours.path / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content)
-        elif path.read_bytes() != content and path.name == "plan.json":
-            conflicts.append(f"{name}: another plan of the same name")
-    return Merged(added, same, tuple(conflicts))
+        elif name != "plan.json" and path.read_bytes() != content:
+            conflicts.append(f"plans/{ours.path.name}/{name}: other points were added here")
+    return conflicts
 
 
 def _result(record: RunRecord) -> tuple[object, ...]:
@@ -100,33 +128,94 @@ def _words(record: RunRecord) -> str:
     return f"{record.status}, validation loss {record.val_loss}"
 
 
-def _read_pack(file: Path) -> tuple[dict[str, dict[str, bytes]], dict[str, bytes]]:
-    """The pack's files by run, and its plans' by path; anything that is not of that form is refused."""
+@dataclass(frozen=True)
+class _PackedRun:
+    spec: RunSpec
+    record: RunRecord
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class _Pack:
+    runs: dict[str, _PackedRun] = field(default_factory=dict)
+    plans: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+
+def _read_pack(file: Path) -> _Pack:
+    """The pack's runs by hash and its plans by name; anything that is not of that form is refused."""
     runs: dict[str, dict[str, bytes]] = {}
-    plans: dict[str, bytes] = {}
+    packed = _Pack()
     try:
-        with tarfile.open(file, mode="r:gz") as archive:
-            for member in archive:
-                parts = PurePosixPath(member.name).parts
-                if not member.isfile() or member.size > MOST_BYTES or ".." in parts or member.name.startswith("/"):
-                    raise ValueError(f"{file}: member {member.name!r} is not of a store's form")
-                stream = archive.extractfile(member)
-                assert stream is not None
-                content = stream.read()
-                if parts[0] == "plans" and parts[-1].endswith(".json"):
-                    plans[member.name] = content
-                elif len(parts) == 2 and parts[1] in RUN_FILES:
-                    runs.setdefault(parts[0], {})[parts[1]] = content
-                else:
-                    raise ValueError(f"{file}: member {member.name!r} is not of a store's form")
-    except (tarfile.TarError, EOFError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        for name, content in _read_members(file):
+            of_run, of_plan = _RUN_MEMBER.fullmatch(name), _PLAN_MEMBER.fullmatch(name)
+            if of_run:
+                runs.setdefault(of_run[1], {})[of_run[2]] = content
+            elif of_plan:
+                packed.plans.setdefault(of_plan[1], {})[of_plan[2]] = content
+            else:
+                raise ValueError(f"{file}: member {name!r} is not of a store's form")
+    except FileNotFoundError:
+        raise
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"{file} is not a whole pack of a store: {error}") from None
     for name, files in runs.items():
-        if not {"spec.json", "record.json"} <= set(files):
-            raise ValueError(f"{file}: run {name} lacks its spec or its record")
-    return runs, plans
+        packed.runs[name] = _packed_run(file, name, files)
+    for name, files in packed.plans.items():
+        if "plan.json" not in files:
+            raise ValueError(f"{file}: plan {name} lacks its plan.json")
+        for member, content in files.items():
+            values = _json(content, f"{file}: plans/{name}/{member}")
+            if member == "plan.json" and _named(f"{file}: plans/{name}/{member}", Plan.from_dict, values).name != name:
+                raise ValueError(f"{file}: plans/{name}/plan.json is a plan of another name")
+    return packed
+
+
+def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
+    together = 0
+    with gzip.open(file) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as archive:
+        for member in archive:
+            if not member.isfile():
+                raise ValueError(f"{file}: member {member.name!r} is not of a store's form")
+            together += member.size
+            if member.size > MOST_BYTES or together > MOST_BYTES_TOGETHER:
+                raise ValueError(f"{file}: member {member.name!r} has {member.size:,} bytes, which is too much")
+            stream = archive.extractfile(member)
+            assert stream is not None
+            yield member.name, stream.read()
+        # tarfile takes a file that was cut off between two members for a whole one; gzip's checksum does not.
+        while unpacked.read(1 << 20):
+            pass
+
+
+def _packed_run(file: Path, name: str, files: Mapping[str, bytes]) -> _PackedRun:
+    """A run of the pack, its spec and record checked against its name."""
+    if not {"spec.json", "record.json"} <= set(files):
+        raise ValueError(f"{file}: run {name} lacks its spec or its record")
+    where = {member: f"{file}: {name}/{member}" for member in files}
+    values = {member: _json(files[member], where[member]) for member in ("spec.json", "record.json")}
+    spec = _named(where["spec.json"], RunSpec.from_dict, values["spec.json"])
+    record = _named(where["record.json"], RunRecord.from_dict, values["record.json"])
+    for member, found in (("spec.json", spec.hash), ("record.json", record.hash)):
+        if found != name:
+            raise ValueError(f"{where[member]} is of run {found}")
+    return _PackedRun(spec, record, files)
+
+
+def _json(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"{where}: not a whole JSON document: {error}") from None
+
+
+def _named(where: str, read: Callable[[Any], _T], values: Any) -> _T:
+    """What these values describe, or a line that says where they stand."""
+    try:
+        if not isinstance(values, dict):
+            raise ValueError("not a JSON object")
+        return read(values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def prune(store: Store, keep: frozenset[str] = frozenset()) -> int:

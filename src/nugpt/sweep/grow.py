@@ -11,12 +11,13 @@ REACH = 2  # points of a refinement on either side of the optimum
 
 def next_points(state: CurveState, policy: Policy) -> list[Addition]:
     """The learning rates to add to a curve all of whose runs have ended; none when it is settled or at its limit."""
-    if not state.finished(policy.stop is not None):
+    found = state.optimum()
+    if found is None or state.left(policy):
         return []
     grid = sorted({place.log2_lr for place in state.places})
-    found = state.optimum()
-    if found.verdict == "edge-censored" and found.side is not None:
-        return _extension(state, policy, grid, found.side)
+    if found.verdict == "edge-censored":
+        sides = ("left", "right") if found.side is None else (found.side,)
+        return [addition for side in sides for addition in _extension(state, policy, grid, side)]
     if found.verdict == "enclosed" and found.log2_lr is not None:
         return _refinement(state, policy, grid, found.log2_lr)
     return []

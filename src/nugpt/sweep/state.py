@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from nugpt.fit.optimum import Optimum, optimum
 from nugpt.fit.points import Point
-from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.claims import file_system_time, holder_state
 from nugpt.store.plans import Addition, PlanDirectory
-from nugpt.store.run_directory import RunDirectory, Store
+from nugpt.store.run_directory import ENDED, RunDirectory, Store
 
-STATES = ("done", "diverged", "stopped", "running", "stale", "failed", "missing")
+STATES = ("done", "diverged", "stopped", "running", "stale", "failed", "missing", "unreadable")
 
 
 @dataclass(frozen=True)
 class Place:
-    """One run of a plan: where on its curve, and in which state."""
+    """One run of a plan: where on its curve, and in which of STATES."""
 
     log2_lr: float
     seed: int
@@ -36,10 +37,9 @@ class CurveState:
     curve: Curve
     places: tuple[Place, ...]
 
-    def finished(self, allow_stopped: bool) -> bool:
-        """Whether nothing is left to run; a stopped run counts when the plan stops hopeless runs."""
-        ended = ("done", "diverged", "stopped") if allow_stopped else ("done", "diverged")
-        return all(place.state in ended for place in self.places)
+    def left(self, policy: Policy) -> list[Place]:
+        """The runs that the plan still wants ended."""
+        return [place for place in self.places if place.state not in ended_states(policy)]
 
     def points(self) -> list[Point]:
         """What the optimum is read from: every run that has ended."""
@@ -49,29 +49,58 @@ class CurveState:
             if p.record is not None
         ]
 
-    def optimum(self) -> Optimum:
-        """The curve's best learning rate so far, with its verdict."""
-        return optimum(self.points())
+    def optimum(self) -> Optimum | None:
+        """The curve's best learning rate so far, with its verdict; none while no run has ended."""
+        points = self.points()
+        return _optimum(tuple(points)) if points else None
 
 
-def plan_state(plan: Plan, directory: PlanDirectory, stale_after: float) -> list[CurveState]:
-    """Every curve of the plan as the store shows it now."""
+@lru_cache(maxsize=256)  # a live table asks every second, and mostly nothing has changed
+def _optimum(points: tuple[Point, ...]) -> Optimum:
+    return optimum(points)
+
+
+def ended_states(policy: Policy) -> tuple[str, ...]:
+    """The states after which a plan asks for nothing more; a stopped run is taken up where no rule stops runs."""
+    return ("done", "diverged") if policy.stop is None else ENDED
+
+
+def plan_state(
+    plan: Plan, directory: PlanDirectory, stale_after: float, problems: list[str] | None = None
+) -> list[CurveState]:
+    """Every curve of the plan as the store shows it now.
+
+    A record that cannot be read raises; given a list of `problems`, it is named there and its run is `unreadable`.
+    """
     store = directory.store
     now = file_system_time(store.root)
     added: dict[str, list[Addition]] = {}
     for addition in directory.additions():
         added.setdefault(addition.curve, []).append(addition)
-    return [_curve_state(curve, added.get(curve.key, []), store, stale_after, now) for curve in plan.curves]
+    return [_curve_state(curve, added.get(curve.key, []), store, stale_after, now, problems) for curve in plan.curves]
 
 
-def _curve_state(curve: Curve, added: list[Addition], store: Store, stale_after: float, now: float) -> CurveState:
+def _curve_state(
+    curve: Curve,
+    added: list[Addition],
+    store: Store,
+    stale_after: float,
+    now: float,
+    problems: list[str] | None,
+) -> CurveState:
     reasons = {a.log2_lr: a.reason for a in added}
     grid = sorted({*curve.log2_lrs, *reasons})
     places = []
     for (log2_lr, seed), spec in curve.runs(grid).items():
         run = RunDirectory(store.root / spec.hash)
-        record = run.record()
-        state = run_state(run, record, stale_after, now)
+        record, state = None, "unreadable"
+        try:
+            record = run.record()
+            state = run_state(run, record, stale_after, now)
+        except ValueError as error:
+            if problems is None:
+                raise
+            problems.append(str(error))
         reason = None if log2_lr in curve.log2_lrs else reasons[log2_lr]
         places.append(Place(log2_lr, seed, spec, state, record, reason))
     return CurveState(curve, tuple(places))

@@ -15,15 +15,11 @@ from nugpt.store.claims import Claim, Heartbeat, LostClaim, claim
 from nugpt.store.plans import PlanDirectory
 from nugpt.store.run_directory import RunDirectory, Store
 from nugpt.sweep.grow import next_points
-from nugpt.sweep.state import CurveState, Place, plan_state
+from nugpt.sweep.state import CurveState, Place, ended_states, plan_state
 from nugpt.sweep.stop import hopeless
 
 # (step, validation losses of the ensemble's runs or None for one that has ended) → which to stop
 StopAsked = Callable[[int, Sequence[float | None]], list[bool]]
-
-
-class OutOfMemory(Exception):
-    """The engine's device cannot hold so many replicas."""
 
 
 class Engine(Protocol):
@@ -47,6 +43,14 @@ class WorkerOptions:
     peers: int = 1  # workers on the same plan: each takes no more than its share of what can be packed
     linger: float = 0.0  # seconds to wait for runs of other workers before leaving
     poll: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.stale_after > 0:
+            raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
+        for name in ("replicas", "peers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
 
 
 @dataclass
@@ -89,10 +93,10 @@ def work(
 def grown(plan: Plan, directory: PlanDirectory, stale_after: float) -> list[CurveState]:
     """The plan's state after adding every point that its finished curves call for."""
     curves = plan_state(plan, directory, stale_after)
-    additions = [addition for curve in curves for addition in next_points(curve, plan.policy)]
-    for addition in additions:
-        directory.add(addition)
-    return plan_state(plan, directory, stale_after) if additions else curves
+    additions = [next_points(curve, plan.policy) for curve in curves]
+    for of_curve in additions:
+        directory.add(of_curve)
+    return plan_state(plan, directory, stale_after) if any(additions) else curves
 
 
 def _claim_pack(
@@ -104,7 +108,7 @@ def _claim_pack(
     given_up: set[str],
 ) -> list[Claim]:
     """Hold as many runs as go into one ensemble, of the first shape that has any left."""
-    ended = ("done", "diverged") if plan.policy.stop is None else ("done", "diverged", "stopped")
+    ended = ended_states(plan.policy)
     todo = [p for c in curves for p in c.places if p.state not in (*ended, "running") and p.spec.hash not in given_up]
     for group in _groups(todo, store):
         wanted = -(-len(group) // options.peers)
@@ -112,12 +116,16 @@ def _claim_pack(
             wanted = min(wanted, options.replicas)
         room = engine.capacity(group[0].spec, wanted)
         claims: list[Claim] = []
-        for place in group:
-            held = claim(store.run(place.spec), options.stale_after, ended)
-            if held is not None:
-                claims.append(held)
-            if len(claims) == room:
-                break
+        try:
+            for place in group:
+                held = claim(store.run(place.spec), options.stale_after, ended)
+                if held is not None:
+                    claims.append(held)
+                if len(claims) == room:
+                    break
+        except BaseException:
+            _release(claims)
+            raise
         if claims:
             return claims
     return []

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.engines.process import kill_when, run, start
-from tests.engines.small import checkpoint_names, make_dataset, result_of
+from tests.engines.small import checkpoint_names, contents, make_dataset, result_of
 
 import nugpt
-from nugpt.store import RunDirectory, Store
+from nugpt.store import RunDirectory, Store, load_checkpoint
 
 SAVE_EVERY = 5
 STEPS = 20
@@ -62,7 +64,7 @@ def undisturbed_pair(data: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.mark.parametrize("seeds", [("0",), ("0", "1")], ids=["one", "two"])
 def test_killed_at_random_moments(data: Path, tmp_path: Path, seeds: tuple[str, ...]) -> None:
     def command(store: Path) -> list[str]:
-        return arguments(data, store, "--seed", *seeds, steps=80)
+        return arguments(data, store, "--seed", *seeds, steps=40)
 
     assert run(command(tmp_path / "whole"), tmp_path / "log") == 0
     rng = random.Random(5)
@@ -73,7 +75,7 @@ def test_killed_at_random_moments(data: Path, tmp_path: Path, seeds: tuple[str, 
         return max((path.read_bytes().count(b"\n") for path in metrics if path.is_file()), default=0)
 
     for _ in range(6):
-        rows = min(written(), 80) + rng.randint(1, 12)
+        rows = min(written(), 40) + rng.randint(1, 8)
         process = start(command(tmp_path / "killed"), tmp_path / "log")
         kills += kill_when(process, lambda: written() >= rows, rng.uniform(0, 0.03))  # noqa: B023
     assert kills >= 4
@@ -89,6 +91,8 @@ def killed_at(moment: int, command: list[str], store: Path, expected: dict[str, 
     if status == 0:
         return False
     assert status == -signal.SIGKILL, log.read_text()
+    for checkpoint in store.glob("*/checkpoints/step-*"):
+        load_checkpoint(checkpoint)  # what has the name of a checkpoint is a whole one
     assert run(command, log) == 0, log.read_text()
     assert results(store) == expected, f"killed at moment {moment}"
     for directory in Store(store).runs():
@@ -97,7 +101,7 @@ def killed_at(moment: int, command: list[str], store: Path, expected: dict[str, 
 
 
 # Touches of the store in the first, second and last save: tensors half written, the name given, the old ones dropped.
-@pytest.mark.parametrize("moment", [3, 8, 12, 14, 22, 27, 36, 44, 51, 56, 60, 63])
+@pytest.mark.parametrize("moment", [3, 5, 8, 11, 12, 17, 21, 26, 33, 40, 44, 47])
 def test_killed_while_saving(data: Path, tmp_path: Path, undisturbed: dict[str, object], moment: int) -> None:
     assert killed_at(moment, arguments(data, tmp_path / "runs"), tmp_path / "runs", undisturbed)
 
@@ -125,7 +129,7 @@ def test_killed_at_every_moment_of_every_save(
         moment, arguments(data, tmp_path / f"{moment}", "--seed", *seeds), tmp_path / f"{moment}", expected
     ):
         moment += 1
-    assert moment > 60 * len(seeds)
+    assert moment > 40 * len(seeds)
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
@@ -134,43 +138,44 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     # A limit on file size is what a full disk looks like to a process: writing fails in the middle of a file.
     store, log = tmp_path / "runs", tmp_path / "log"
     assert run(arguments(data, store), log, moment=20) == -signal.SIGKILL
-    before = {path.name: path.read_bytes() for path in (only_run(store).checkpoints / "step-000000005").iterdir()}
-    weights = len(before["model.safetensors"])
+    checkpoints = only_run(store).checkpoints
+    for left in checkpoints.glob(".*"):
+        shutil.rmtree(left)
+    assert checkpoint_names(only_run(store)) == ["step-000000005"]
+    before = contents(checkpoints)
+    half = len(before["step-000000005/model.safetensors"][0]) // 2
     program = [sys.executable, "-m", "nugpt", *arguments(data, store)]
     environment = os.environ | {"PYTHONPATH": str(Path(nugpt.__file__).parents[1])}
 
     def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (weights // 2, weights // 2))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
 
-    failed = subprocess.run(program, env=environment, preexec_fn=limited, capture_output=True, text=True)  # noqa: PLW1509
-    assert failed.returncode == 1
+    failed = subprocess.run(program, env=environment, preexec_fn=limited, capture_output=True, text=True)
+    assert failed.returncode == 1, failed.stderr
     (complaint,) = [line for line in failed.stderr.splitlines() if line.startswith("nugpt: error")]
     assert "step-000000010" in complaint
     assert "Traceback" not in failed.stderr
+    assert contents(checkpoints) == before
     assert checkpoint_names(only_run(store)) == ["step-000000005"]
-    kept = {path.name: path.read_bytes() for path in (only_run(store).checkpoints / "step-000000005").iterdir()}
-    assert kept == before
     assert run(arguments(data, store), log) == 0
     assert results(store) == undisturbed
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_the_same_command_goes_on(data: Path, tmp_path: Path, number: signal.Signals) -> None:
-    command = arguments(data, tmp_path / "runs", "--checkpoint-every", "1000", steps=150)
+    command = arguments(data, tmp_path / "runs", "--checkpoint-every", "1000", steps=60)
     assert run([*command, "--store", str(tmp_path / "whole")], tmp_path / "log") == 0
-    environment = os.environ | {"PYTHONPATH": str(Path(nugpt.__file__).parents[1])}
-    program = [sys.executable, "-m", "nugpt", *command]
-    with open(tmp_path / "stderr", "w") as stderr:
-        process = subprocess.Popen(program, env=environment, stderr=stderr, stdout=subprocess.PIPE)
-        while process.poll() is None and not list(tmp_path.glob("runs/*/metrics.jsonl")):
-            os.sched_yield()
-        process.send_signal(number)
-        process.wait()
-    assert process.returncode == 128 + number
-    said = (tmp_path / "stderr").read_text()
+    process = start(command, tmp_path / "stopped")
+    while process.is_alive() and not list(tmp_path.glob("runs/*/metrics.jsonl")):
+        time.sleep(0.002)
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == 128 + number
+    said = (tmp_path / "stopped").read_text()
     assert "the state is saved" in said
     assert "Traceback" not in said
     (saved,) = checkpoint_names(only_run(tmp_path / "runs"))
-    assert 0 < int(saved.removeprefix("step-")) < 150
+    assert 0 < int(saved.removeprefix("step-")) < 60
     assert run(command, tmp_path / "log") == 0
     assert results(tmp_path / "runs") == results(tmp_path / "whole")

@@ -36,7 +36,10 @@ class LabEngine:
             return 1
         key = (spec.model, spec.batch, spec.precision, self.options.micro_batch)
         if key not in self._bytes:
-            self._bytes[key] = self._measure(spec, device)
+            try:
+                self._bytes[key] = self._measure(spec, device)
+            except torch.OutOfMemoryError:  # not even one fits: training it says so, and that is recorded
+                return 1
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_host_memory()
         return max(1, min(most, int(USABLE * free) // max(1, self._bytes[key])))
 
@@ -73,6 +76,7 @@ class LabEngine:
 def _start_measuring(device: torch.device) -> int:
     """Reset the peak and return what is in use now."""
     if device.type == "cuda":
+        torch.zeros(1, device=device)  # there are no statistics before the first allocation
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
     with contextlib.suppress(OSError):  # Linux alone can reset the peak; elsewhere the measure is an upper bound

@@ -190,8 +190,9 @@ class Ensemble:
 
     def _apply(self, state: State, losses: Tensor, grads: list[Tensor], multiplier: float) -> None:
         """Freeze what has diverged, then Adam and retraction for the rest."""
-        squares = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
-        grad_norm = torch.linalg.vector_norm(squares, dim=0)
+        # Replicas in front: a sum along the last axis has the same order, to the bit, whatever their number.
+        lengths = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads], dim=1)
+        grad_norm = torch.linalg.vector_norm(lengths, dim=1)
         state.high = torch.where(losses > self.bound, state.high + 1, 0)
         healthy = losses.isfinite() & grad_norm.isfinite() & (state.high < self.patience)
         state.died_at = torch.where(state.alive & ~healthy, state.step, state.died_at)

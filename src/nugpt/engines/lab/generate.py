@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +35,8 @@ class Sampling:
             raise ValueError(f"top_k is {self.top_k!r}, but must be a whole number of at least 0 (0: all)")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p!r}, but must be above 0 and at most 1")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed!r}, but must be a whole number from 0 to 2^63 - 1")
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,10 @@ def load_trained(directory: RunDirectory, checkpoint: str | None = None, device:
 
 def _checkpoint(directory: RunDirectory, name: str | None) -> Checkpoint:
     if name is not None:
-        path = directory.checkpoints / Path(name).name
-        if not path.is_dir():
-            known = ", ".join(sorted(p.name for p in directory.checkpoints.glob("step-*"))) or "none"
-            raise ValueError(f"run {directory.path} has no checkpoint {name!r}, it has {known}")
-        return load_checkpoint(path)
+        known = sorted(path.name for path in directory.checkpoints.glob("step-*"))
+        if name not in known:
+            raise ValueError(f"run {directory.path} has no checkpoint {name!r}, it has {', '.join(known) or 'none'}")
+        return load_checkpoint(directory.checkpoints / name)
     found = latest_checkpoint(directory.checkpoints)
     if found is None:
         raise ValueError(f"run {directory.path} has no checkpoint to generate from")
@@ -89,7 +89,10 @@ def generate(
     for _ in range(max_new):
         h = model(torch.tensor([fresh if cache is not None else tokens], device=device), trained.gains, cache=cache)
         logits = model.logits(h[:, -1], trained.gains)[0].float().cpu()
-        token = _draw(logits[: trained.tokenizer.n_ids], sampling, generator)  # padded ids are never drawn
+        logits = logits[: trained.tokenizer.n_ids]  # padded ids are never drawn
+        if not bool(logits.isfinite().all()):
+            raise ValueError(f"the logits of the model at step {trained.step} are not finite: its run diverged")
+        token = _draw(logits, sampling, generator)
         if token == trained.tokenizer.eot:
             return
         yield token
@@ -101,7 +104,8 @@ def _draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int
     """One token from the logits."""
     if sampling.temperature == 0:
         return int(logits.argmax())
-    logits = logits / sampling.temperature
+    # From the largest down, in float64: so no temperature above 0 is too small to divide by.
+    logits = (logits - logits.max()).double() / sampling.temperature
     order = logits.argsort(descending=True, stable=True)
     ranked = logits[order].softmax(-1)
     keep = torch.ones_like(ranked, dtype=torch.bool)
@@ -119,7 +123,7 @@ def stream_text(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
     for token in tokens:
         ids.append(token)
         text = tokenizer.decode(ids)
-        whole = text.rstrip("\ufffd") if len(text) - len(text.rstrip("\ufffd")) < 4 else text
+        whole = text.rstrip("\ufffd")  # which may yet become another character
         if whole.startswith(shown) and len(whole) > len(shown):
             yield whole[len(shown) :]
             shown = whole

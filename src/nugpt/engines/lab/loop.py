@@ -69,6 +69,7 @@ class Hooks:
 class _Run:
     """One replica's place on disk and what it carries from row to row."""
 
+    number: int  # its place among the specs asked for, which an observer knows it by
     spec: RunSpec
     directory: RunDirectory
     checkpoint: Checkpoint | None
@@ -98,8 +99,10 @@ def execute(
         )
     _check_data(specs[0], dataset)
     options, progress, hooks = options or Options(), progress or Progress(), hooks or Hooks()
+    options.torch_device()  # a device that is not there is found out before anything is written
     ended = ("done", "diverged") if hooks.stop is None else ENDED
-    runs = [_Run(spec, store.run(spec), None) for spec in specs]
+    once = {spec.hash: number for number, spec in reversed(list(enumerate(specs)))}
+    runs = [_Run(number, specs[number], store.run(specs[number]), None) for number in sorted(once.values())]
     todo = [run for run in runs if not run.directory.has_ended(ended)]
     hooks.guard()
     for run in todo:
@@ -108,9 +111,8 @@ def execute(
     # Replicas that stand at different steps cannot share a batch: each group goes on by itself.
     for step in sorted({_step_of(run) for run in todo}, reverse=True):
         _train([run for run in todo if _step_of(run) == step], runs, dataset, options, progress, starts or {}, hooks)
-    records = [run.directory.record() for run in runs]
-    assert all(record is not None for record in records)
-    return [record for record in records if record is not None]
+    records = {run.spec.hash: record for run in runs if (record := run.directory.record()) is not None}
+    return [records[spec.hash] for spec in specs]
 
 
 def _step_of(run: _Run) -> int:
@@ -291,11 +293,13 @@ def _log(ensemble: Ensemble, state: State, runs: list[_Run], course: float, prog
         row: dict[str, Any] = {"step": state.step, "kind": "train", "lr_multiplier": course}
         if alive[r]:
             run.train_loss = losses[r]
-            row |= {"loss": losses[r], "grad_norm": norms[r], "norm_error": errors[r]}
+            # Weights that this step spoiled have no length; the next step will find the replica dead.
+            error = errors[r] if math.isfinite(errors[r]) else None
+            row |= {"loss": losses[r], "grad_norm": norms[r], "norm_error": error}
         else:
             row |= {"diverged_at": died_at[r]}
         run.directory.append_metrics([row])
-        progress.rows(r, row)
+        progress.rows(run.number, row)
     state.loss_sum = torch.zeros_like(state.loss_sum)
     state.logged = 0
 
@@ -318,7 +322,7 @@ def _validation_rows(state: State, runs: list[_Run], loss: ValidationLoss, progr
             "val_loss_by_source": run.by_source,
         }
         run.directory.append_metrics([row])
-        progress.rows(r, row)
+        progress.rows(run.number, row)
 
 
 def _save(state: State, r: int, run: _Run, keep: int) -> None:
@@ -363,7 +367,7 @@ def _record(
         train_loss=None if diverged else run.train_loss,
         diverged_at=died_at if died_at >= 0 else (state.step if diverged else None),
         val_loss_by_source={} if diverged else run.by_source,
-        lerp=lerp_statistics(ensemble, state, r),
+        lerp={} if diverged else lerp_statistics(ensemble, state, r),
         resolved=ensemble.resolved[r].to_dict(),
         carried_by={
             "engine": "lab",

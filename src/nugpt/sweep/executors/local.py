@@ -15,24 +15,37 @@ from nugpt.store.plans import PlanDirectory
 RESTARTS = 3  # of a worker that was killed; what it held is taken up again
 
 
+MOST_COMPLAINTS = 5  # lines shown of one worker's log
+
+
+@dataclass(frozen=True)
+class LocalOutcome:
+    """How the workers ended."""
+
+    statuses: tuple[int, ...]  # their exit statuses, −N when killed by signal N
+    interrupted: bool  # by Ctrl-C or SIGTERM: the workers were asked to save and leave
+    complaints: tuple[str, ...]  # what workers that did not end well had to say
+
+
 @dataclass
 class _Worker:
     command: Sequence[str]
     log: Path
+    log_start: int  # bytes of the log that are of earlier starts
     process: subprocess.Popen[bytes]
     restarts: int = 0
 
 
 def run_local(
     directory: PlanDirectory, commands: Sequence[Sequence[str]], watch: Callable[[], None], poll: float = 1.0
-) -> int:
-    """Run these worker commands to their end, calling `watch` meanwhile; 0 when all ended well.
+) -> LocalOutcome:
+    """Run these worker commands to their end, calling `watch` meanwhile.
 
     A worker that was killed is started again. Ctrl-C and SIGTERM are passed on: the workers save and leave.
     """
     logs = directory.path / "logs"
     logs.mkdir(exist_ok=True)
-    workers = [_start(command, logs / f"worker-{i}.log") for i, command in enumerate(commands)]
+    workers = [_worker(command, logs / f"worker-{i}.log") for i, command in enumerate(commands)]
     asked = False
 
     def ask(number: int, frame: object) -> None:
@@ -44,27 +57,41 @@ def run_local(
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while any(worker.process.poll() is None for worker in workers):
-            watch()
-            time.sleep(poll)
+        while True:
             for worker in workers:
                 status = worker.process.poll()
                 if status is not None and status < 0 and not asked and worker.restarts < RESTARTS:
-                    worker.process = _start(worker.command, worker.log).process
+                    worker.process = _start(worker.command, worker.log)
                     worker.restarts += 1
-        watch()
+            watch()
+            if all(worker.process.returncode is not None for worker in workers):
+                break
+            time.sleep(poll)
+    except BaseException:
+        ask(signal.SIGTERM, None)  # nobody would watch them any more
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if asked:
-        return 130
-    return max(abs(worker.process.returncode) for worker in workers)
+    statuses = tuple(worker.process.returncode for worker in workers)
+    complaints = [line for worker in workers if worker.process.returncode for line in _complaints(worker)]
+    return LocalOutcome(statuses, asked, tuple(dict.fromkeys(complaints)))
 
 
-def _start(command: Sequence[str], log: Path) -> _Worker:
+def _worker(command: Sequence[str], log: Path) -> _Worker:
+    return _Worker(command, log, log.stat().st_size if log.is_file() else 0, _start(command, log))
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """The worker in a session of its own, so that the terminal's Ctrl-C reaches it through us alone."""
     with open(log, "ab") as file:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
         )
-    return _Worker(command, log, process)
+
+
+def _complaints(worker: _Worker) -> list[str]:
+    """The lines of this start that say what went wrong, or its last line when none does."""
+    lines = worker.log.read_bytes()[worker.log_start :].decode(errors="replace").splitlines()
+    telling = [line for line in lines if line.startswith("nugpt: error") or " failed: " in line]
+    return telling[-MOST_COMPLAINTS:] or lines[-1:]

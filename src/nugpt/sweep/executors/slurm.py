@@ -26,15 +26,31 @@ class SlurmOptions:
     memory: str | None = None  # as sbatch writes it: 32G
     account: str | None = None
     requeue: bool = True
-    notice: int = 120  # seconds before the time limit at which the task is told to save
+    notice: int = 120  # seconds before the time limit at which the task is told to save; a quarter of a short limit
     extra: tuple[str, ...] = ()  # further options for sbatch, each as one word
 
     def __post_init__(self) -> None:
         if self.tasks < 1:
             raise ValueError(f"tasks is {self.tasks}, but must be at least 1")
+        if self.time_limit is not None and seconds_of(self.time_limit) <= 0:
+            raise ValueError(f"time_limit is {self.time_limit!r}, but must be more than nothing")
         for option in self.extra:
             if not option.startswith("--") or "\n" in option:
                 raise ValueError(f"sbatch option {option!r} must be one word that begins with --")
+
+
+def seconds_of(time_limit: str) -> int:
+    """Seconds of a time limit as sbatch writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time_limit.strip())
+    if not match:
+        raise ValueError(f"time_limit is {time_limit!r}, but must be as sbatch writes it: 90, 4:00:00 or 1-12:00")
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is not None or len(numbers) == 3:  # hours come first
+        hours, minutes, seconds = numbers + [0] * (3 - len(numbers))
+    else:
+        hours, minutes, seconds = 0, *numbers, *[0] * (2 - len(numbers))
+    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds
 
 
 def submit(directory: PlanDirectory, worker: Sequence[str], options: SlurmOptions) -> str:
@@ -54,6 +70,9 @@ def submit(directory: PlanDirectory, worker: Sequence[str], options: SlurmOption
 def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> str:
     """The array's script: a worker that is told of preemption or of its time limit, saves, and is queued again."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", plan.name)
+    # A notice as long as the limit would come at once, again and again, and nothing would ever be trained.
+    limit = None if options.time_limit is None else seconds_of(options.time_limit)
+    notice = options.notice if limit is None else min(options.notice, limit // 4)
     asked = {
         "job-name": f"nugpt-{name}",
         "array": f"0-{options.tasks - 1}",
@@ -66,7 +85,7 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
         "cpus-per-task": options.cpus_per_task,
         "mem": options.memory,
         "account": options.account,
-        "signal": f"B:USR1@{options.notice}",
+        "signal": f"B:USR1@{notice}",
     }
     lines = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
     lines += [f"#SBATCH --{'' if options.requeue else 'no-'}requeue"]
@@ -81,6 +100,7 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
             "worker=$!",
             "trap 'kill -USR1 \"$worker\"' USR1",
             "trap 'kill -TERM \"$worker\"' TERM",
+            'wait "$worker"; status=$?',
             'while kill -0 "$worker" 2>/dev/null; do wait "$worker"; status=$?; done',
             "# 138: saved on SIGUSR1, the notice before the time limit. What is left goes on in another turn.",
             'if [ "$status" -eq 138 ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
@@ -90,7 +110,9 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
     )
 
 
-def active_tasks(job: str) -> int:
-    """How many tasks of the job are pending or running; 0 when the scheduler has forgotten it."""
+def is_active(job: str) -> bool:
+    """Whether tasks of the job are pending or running; a scheduler that does not answer says nothing about them."""
     found = subprocess.run(["squeue", "--noheader", "--array", "--jobs", job], capture_output=True, text=True)
-    return len(found.stdout.splitlines()) if found.returncode == 0 else 0
+    if found.returncode:
+        return "Invalid job id" not in found.stderr  # what it says of a job that it has forgotten
+    return bool(found.stdout.strip())

@@ -1,0 +1,450 @@
+"""`nugpt fit`, and how any command reads curves: from a store, or from a table of the user's own runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from nugpt.cli.show import number, print_json, print_table
+
+if TYPE_CHECKING:
+    from nugpt.fit.curves import Answers, CurveAnswer, Measured, OwnRun, PathAnswer
+    from nugpt.fit.verdict import Verdict
+    from nugpt.store import Store
+    from nugpt.store.plans import PlanDirectory
+
+STALE_AFTER = 300.0
+# Words of a status column, in lower case; W&B writes finished, running, crashed, failed and killed.
+DONE = ("done", "finished", "completed", "success")
+NOT_ENDED = ("running", "pending", "crashed", "failed", "killed", "preempted", "preempting")
+DIVERGED = ("diverged", "nan", "inf", "+inf", "-inf", "infinity", "-infinity")
+MISSING = ("", "none", "null", "-")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table of the user's own runs: which column is what."""
+
+    lr_column: str = "lr"
+    """Learning rates."""
+    loss_column: str = "loss"
+    """Final losses; NaN, infinity and `diverged` count as diverged, an empty cell as no result."""
+    size_column: str | None = None
+    """What grows: width, layers, steps. Without it all runs are of one size."""
+    seed_column: str | None = None
+    """Seeds; without it repeated learning rates are averaged."""
+    group_column: str | None = None
+    """What is compared, such as tables or architectures; without it all runs belong together."""
+    status_column: str | None = None
+    """How runs ended, as W&B's State; those that did not end are left out."""
+
+    def named(self) -> dict[str, str]:
+        """What each column is → its name, for those that are given."""
+        found = {key.removesuffix("_column"): value for key, value in asdict(self).items()}
+        return {key: value for key, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where curves come from."""
+
+    plan: str | None = None
+    """One plan of the store; all of them by default."""
+    loss: str = "val_loss"
+    """val_loss (final, over the whole validation set) or val_loss_ema."""
+    columns: Columns = Columns()
+
+
+@dataclass(frozen=True)
+class CurveSet:
+    """Curves that are answered together: a plan's, or those of a user's table."""
+
+    name: str
+    study: str | None
+    curves: tuple[Measured, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_curves(source: Path, origin: Origin) -> list[CurveSet]:
+    """The curves of a store's plans, or of a CSV or JSONL file."""
+    if source.is_dir():
+        return _from_store(source, origin)
+    if not source.is_file():
+        raise ValueError(f"{source} is no store and no file: give a store, or a .csv or .jsonl file of runs")
+    if origin.plan is not None:
+        raise ValueError(f"plan is {origin.plan!r}, but {source} is a file of runs and has no plans")
+    return [_from_file(source, origin.columns)]
+
+
+def _from_store(path: Path, origin: Origin) -> list[CurveSet]:
+    from nugpt.store import Store
+    from nugpt.store.plans import plans
+
+    store = Store(path)
+    there = plans(store)
+    found = [directory for directory in there if origin.plan in (None, directory.path.name)]
+    if origin.plan is not None and not found:
+        names = ", ".join(directory.path.name for directory in there) or "none"
+        raise ValueError(f"store {path} has no plan {origin.plan!r}, it has {names}")
+    if found:
+        return [_of_plan(directory, origin.loss) for directory in found]
+    alone = _unplanned(store, origin.loss)
+    if not alone:
+        raise ValueError(f"store {path} has no plan and no run that has ended")
+    return [CurveSet("runs of no plan", None, tuple(alone))]
+
+
+def _of_plan(directory: PlanDirectory, loss: str) -> CurveSet:
+    from nugpt.fit.curves import measured
+    from nugpt.sweep.state import plan_state
+
+    plan = directory.plan()
+    curves = [
+        measured(state.curve, [(p.log2_lr, p.seed, p.record) for p in state.places if p.record is not None], loss)
+        for state in plan_state(plan, directory, STALE_AFTER)
+    ]
+    return CurveSet(plan.name, plan.study, tuple(curves))
+
+
+def _unplanned(store: Store, loss: str) -> list[Measured]:
+    """Runs of `nugpt train` that differ in learning rate and seed alone, as curves."""
+    from nugpt.fit.curves import measured
+    from nugpt.spec.plan import Curve
+
+    runs: dict[str, list[Any]] = {}
+    for directory in store.runs():
+        record = directory.record()
+        if record is not None:
+            spec = directory.spec()
+            runs.setdefault(Curve({}, spec, (0.0,), (0,)).key, []).append((spec, record))
+    found = []
+    for ended in runs.values():
+        spec = ended[0][0]
+        label = {"table": spec.table.name, "layers": spec.model.n_layers, "heads": spec.model.n_heads}
+        curve = Curve(label | {"steps": spec.steps}, spec, (0.0,), (0,))
+        found.append(measured(curve, [(math.log2(s.lr), s.seed, record) for s, record in ended], loss))
+    return found
+
+
+def _from_file(path: Path, columns: Columns) -> CurveSet:
+    from nugpt.fit.curves import own_curves
+
+    readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    if path.suffix not in readers:
+        raise ValueError(f"{path} ends in {path.suffix!r}, but must be a .csv or .jsonl file, or a store's directory")
+    rows = list(readers[path.suffix](path))
+    if not rows:
+        raise ValueError(f"{path} has no rows")
+    named, there = columns.named(), list(dict.fromkeys(key for _, row in rows for key in row))
+    for what, name in named.items():
+        if name not in there:
+            raise ValueError(f"{what} column is {name!r}, but {path} has the columns {', '.join(there)}")
+    left_out: Counter[str] = Counter()
+    seeds: dict[str, int] = {}
+    runs = [run for where, row in rows if (run := _own_run(row, named, seeds, left_out, f"{path}:{where}")) is not None]
+    if not runs:
+        raise ValueError(f"{path}: no row has a result ({', '.join(f'{n} {why}' for why, n in left_out.items())})")
+    notes = tuple(f"left out: {count} {why}" for why, count in left_out.items())
+    curves = own_curves(runs, named.get("size", "size"), named.get("group", "group"))
+    return CurveSet(path.name, None, tuple(curves), notes)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            for row in reader:
+                yield reader.line_num, {key: value or "" for key, value in row.items() if isinstance(key, str)}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from None
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """One object a line; the fields of objects inside it are named with dots, as config.lr."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8: {error}") from None
+    for i, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{i}: not a JSON object: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}:{i}: {line.strip()[:40]!r} is not a JSON object")
+            yield i, dict(_flat(row))
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", "" if value is None else str(value)
+
+
+def _own_run(
+    row: Mapping[str, str], named: Mapping[str, str], seeds: dict[str, int], left_out: Counter[str], where: str
+) -> OwnRun | None:
+    """The run of one row; none where it has no result, which is counted."""
+    from nugpt.fit.curves import OwnRun
+
+    cells = {what: row.get(name, "").strip() for what, name in named.items()}
+    status = _status(cells.get("status", "done").lower(), f"{where}: {named.get('status')}")
+    loss = cells["loss"].lower()
+    if status is None:
+        left_out["did not end"] += 1
+        return None
+    if loss in DIVERGED or (loss in MISSING and status == "diverged"):
+        status = "diverged"
+    elif loss in MISSING and status == "done":
+        left_out["without a loss"] += 1
+        return None
+    if cells["lr"].lower() in MISSING:
+        left_out["without a learning rate"] += 1
+        return None
+    return OwnRun(
+        lr=_positive(cells["lr"], f"{where}: {named['lr']}"),
+        loss=_float(loss, f"{where}: {named['loss']}") if status == "done" else None,
+        seed=seeds.setdefault(cells.get("seed", ""), len(seeds)),
+        size=_positive(cells["size"], f"{where}: {named['size']}") if "size" in cells else None,
+        group=cells.get("group", ""),
+        status=status,
+    )
+
+
+def _status(word: str, where: str) -> str | None:
+    if word in DONE:
+        return "done"
+    if word in ("diverged", "stopped"):
+        return word
+    if word in NOT_ENDED:
+        return None
+    raise ValueError(f"{where} is {word!r}, but must be one of {', '.join((*DONE, 'diverged', 'stopped', *NOT_ENDED))}")
+
+
+def _float(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{where} is {text!r}, but must be a number") from None
+
+
+def _positive(text: str, where: str) -> float:
+    value = _float(text, where)
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{where} is {text!r}, but must be a number above 0")
+    return value
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Optimum, stability edge, drift, regret, power law and verdicts, each with its error."""
+
+    source: Annotated[Path, tyro.conf.Positional]
+    """A store, or a .csv or .jsonl file of your own runs."""
+    origin: Origin = Origin()
+    level: float = 0.90
+    """Of the intervals."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Print the answers."""
+        from nugpt.fit.curves import answer, verdicts
+        from nugpt.fit.interval import check_level
+        from nugpt.studies import STUDIES
+
+        check_level(self.level)
+        results = []
+        for one in read_curves(self.source, self.origin):
+            answers = answer(one.curves, self.level)
+            study = STUDIES.get(one.study or "")
+            claims = study.claims if study else ()
+            found = verdicts(claims, answers)
+            results.append((one, answers, [(c.text, verdict) for c, verdict in zip(claims, found, strict=True)]))
+        if self.json:
+            print_json({one.name: to_json(one, answers, judged) for one, answers, judged in results})
+            return 0
+        for one, answers, judged in results:
+            _print(one, answers, judged)
+        return 0
+
+
+def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]]) -> None:
+    runs = sum(len(curve.points) for curve in one.curves)
+    print(f"{one.name}: {len(one.curves)} curves, {runs} runs that have ended, intervals at {answers.level:.0%}")
+    for note in one.notes:
+        print(note)
+    if not answers.curves:
+        print("nothing to fit yet")
+        return
+    columns = ["curve", "runs", "optimum", "log2 η*", "interval", "loss", "edge", "-1", "-1/2", "+1/2", "+1"]
+    print_table(columns, [_curve_row(c) for c in answers.curves], right=(1, *range(3, 11)))
+    print("edge: largest log2 η that trains and first that fails; -1 … +1: nats paid so many octaves off the optimum")
+    if answers.left_out:
+        print(f"no run has ended in {len(answers.left_out)} curves")
+    if answers.paths:
+        print_table(
+            ["group", "along", "sizes", "drift of η*", "interval", "no drift", "drift of the edge"],
+            [_path_row(path, answers) for path in answers.paths],
+            title="drift, octaves per octave",
+        )
+    regrets = [row for path in answers.paths for row in _regret_rows(path, answers)]
+    if regrets:
+        title = "regret: nats paid for the base's best η instead of one's own"
+        print_table(["group", "along", "base", "size", "regret", "interval"], regrets, title=title, right=(2, 3, 4))
+    for group, law in answers.laws:
+        terms = [f"{k}^{v:.3f} ({span(law.intervals[k], 3)})" for k, v in law.exponents.items()]
+        print(f"{answers.names[group]}: η* ∝ {' · '.join(terms)}" if terms else "")
+    if judged:
+        rows = [[text, v.answer or "open question", _reason(v)] for text, v in judged]
+        print_table(["claim", "verdict", "because"], rows)
+
+
+def _reason(verdict: Verdict) -> str:
+    if verdict.answer is not None:
+        return verdict.reason
+    found = [f"{e.where}: {number(e.value)} ({span(e.interval, 3)})".removeprefix(": ") for e in verdict.estimates]
+    return "; ".join(found) or "there is no estimate"
+
+
+def _curve_row(one: CurveAnswer) -> list[str]:
+    found, edge = one.optimum, one.edge
+    return [
+        one.curve.name or "all",
+        str(len(one.curve.points)),
+        found.verdict + (f" ({found.side})" if found.side else ""),
+        "–" if found.log2_lr is None else f"{found.log2_lr:.2f}",
+        span(found.interval),
+        number(found.loss),
+        span(edge.interval),
+        *(nats(cost.nats) for _, cost in one.sensitivity.costs),
+    ]
+
+
+def _path_row(path: PathAnswer, answers: Answers) -> list[str]:
+    drift, edge = path.drift, path.edge_drift
+    return [
+        answers.names[path.group],
+        path.name,
+        " ".join(f"{one.curve.sizes[path.along]:g}" for one in path.curves),
+        "–" if drift.slope is None else f"{drift.slope:+.3f}",
+        span(drift.interval, 3),
+        drift.no_drift,
+        "–" if edge.slope is None else f"{edge.slope:+.3f} ({span(edge.interval, 3)})",
+    ]
+
+
+def _regret_rows(path: PathAnswer, answers: Answers) -> list[list[str]]:
+    return [
+        [answers.names[path.group], path.name, number(path.base), f"{size:g}", nats(cost.nats), span(cost.interval, 4)]
+        for size, cost in path.regrets
+    ]
+
+
+def span(interval: Sequence[float], digits: int = 2) -> str:
+    """An interval, whose ends may be open."""
+    low, high = interval
+    if not math.isfinite(low) and not math.isfinite(high):
+        return "open"
+    left = f"{low:.{digits}f}" if math.isfinite(low) else "open"
+    return f"{left} … {high:.{digits}f}" if math.isfinite(high) else f"{left} … open"
+
+
+def nats(value: float | None) -> str:
+    """A cost, `fails` where it is infinite."""
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if math.isfinite(value) else "fails"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _ends(interval: Sequence[float]) -> list[float | None]:
+    return [_finite(end) for end in interval]
+
+
+def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]]) -> dict[str, Any]:
+    """Every answer as plain values; an end without a bound is null."""
+    return {
+        "level": answers.level,
+        "notes": list(one.notes),
+        "curves": [_curve_json(c) for c in answers.curves],
+        "paths": [_path_json(path, answers) for path in answers.paths],
+        "laws": [
+            {
+                "group": answers.names[group],
+                "exponents": dict(law.exponents),
+                "intervals": {name: _ends(interval) for name, interval in law.intervals.items()},
+                "notes": list(law.notes),
+            }
+            for group, law in answers.laws
+        ],
+        "claims": [
+            {
+                "claim": text,
+                "answer": verdict.answer,
+                "reason": verdict.reason,
+                "estimates": [
+                    {"where": e.where, "value": _finite(e.value), "interval": _ends(e.interval)}
+                    for e in verdict.estimates
+                ],
+            }
+            for text, verdict in judged
+        ],
+    }
+
+
+def _curve_json(one: CurveAnswer) -> dict[str, Any]:
+    found, edge = one.optimum, one.edge
+    return {
+        "label": dict(one.curve.label),
+        "sizes": dict(one.curve.sizes),
+        "runs": [record.hash for record in one.curve.records if record is not None],
+        "verdict": found.verdict,
+        "side": found.side,
+        "log2_lr": found.log2_lr,
+        "interval": _ends(found.interval),
+        "loss": found.loss,
+        "loss_interval": None if found.loss_interval is None else _ends(found.loss_interval),
+        "edge": {"verdict": edge.verdict, "log2_lr": edge.log2_lr, "interval": _ends(edge.interval)},
+        "sensitivity": [
+            {"octaves": octaves, "nats": _finite(cost.nats), "interval": _ends(cost.interval)}
+            for octaves, cost in one.sensitivity.costs
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _path_json(path: PathAnswer, answers: Answers) -> dict[str, Any]:
+    return {
+        "group": answers.names[path.group],
+        "along": path.along,
+        "at": dict(path.others),
+        "together": list(path.together),
+        "drift": {"slope": path.drift.slope, "interval": _ends(path.drift.interval), "no_drift": path.drift.no_drift},
+        "edge_drift": {"slope": path.edge_drift.slope, "interval": _ends(path.edge_drift.interval)},
+        "base": path.base,
+        "regrets": [
+            {"size": size, "nats": _finite(cost.nats), "interval": _ends(cost.interval)} for size, cost in path.regrets
+        ],
+        "notes": list(path.drift.notes),
+    }
+
+
+def warn(text: str) -> None:
+    """One line on standard error."""
+    print(f"nugpt: warning: {text}", file=sys.stderr)

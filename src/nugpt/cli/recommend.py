@@ -1,0 +1,353 @@
+"""`nugpt recommend` and `nugpt transfer-test`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from nugpt.cli.fit import Origin, nats, read_curves, span, warn
+from nugpt.cli.shape import BaseShape, Length, Shape
+from nugpt.cli.show import number, print_json, print_table
+
+if TYPE_CHECKING:
+    from nugpt.fit.curves import Answers, Measured, PathAnswer
+    from nugpt.fit.interval import Interval
+    from nugpt.fit.recommend import Reach, Recommendation
+    from nugpt.spec.parametrization import Parametrization
+    from nugpt.spec.run import RunSpec
+
+EMITTED = ("toml", "json", "titan", "rules")
+KEPT = "recommendation.json"
+AXES = {"width": "width (d_model)", "layers": "depth (layers)", "steps": "horizon (steps)", "batch": "batch (tokens)"}
+
+
+@dataclass(frozen=True)
+class TargetShape:
+    """The target; what is not given is as in the sweep, or as in the preset."""
+
+    preset: str | None = None
+    """SCALE-lLAYERShHEADS; with --lr also the scale whose base the learning rate was tuned on."""
+    n_layers: int | None = None
+    """Blocks."""
+    n_heads: int | None = None
+    """Query heads."""
+    n_kv_heads: int | None = None
+    """Key-value heads; the sweep's share of the heads by default."""
+    d_mlp: int | None = None
+    """Hidden dimension of the MLP; the sweep's ratio to d_model by default."""
+    vocab_size: int | None = None
+    """Vocabulary, padding included."""
+    seq_len: int | None = None
+    """Tokens of a sequence."""
+    steps: int | None = None
+    """Iterations."""
+    batch: int | None = None
+    """Sequences per step; as many tokens as in the sweep by default."""
+    batch_exponent: str | None = None
+    """Exponent of m_batch in η_base, as 1/2, where the table has none and the batch differs from the base's."""
+
+    def model(self) -> dict[str, int | None]:
+        """The fields of the model that are given."""
+        names = ("n_layers", "n_heads", "n_kv_heads", "d_mlp", "vocab_size", "seq_len")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Recommend:
+    """From a sweep, or a base learning rate, to a target: its learning rates, what they rest on and what they cost."""
+
+    source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """A store whose sweeps the recommendation rests on."""
+    lr: float | None = None
+    """Instead of a store: the base's best learning rate, taken as given."""
+    target: TargetShape = TargetShape()
+    parametrization: str = "nugpt"
+    """The table: of the store's curves by its name; with --lr a built-in one or the path of a TOML file."""
+    origin: Origin = Origin()
+    base: BaseShape = BaseShape()
+    level: float = 0.90
+    """Of the intervals."""
+    force: bool = False
+    """Carry over even beyond the limit in octaves."""
+    tflops: float | None = None
+    """10¹² FLOP/s that each GPU achieves, for GPU-hours."""
+    emit: str | None = None
+    """Print a file instead: toml, json or titan (the recipe, titan for many GPUs), rules (regex → values)."""
+    out: Path | None = None
+    """Write what --emit gives to this file."""
+    keep: bool = False
+    """Keep the recipe in the store, where `nugpt report` finds it."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Print the recommendation, or write it."""
+        from nugpt.fit.interval import check_level
+
+        check_level(self.level)
+        if (self.source is None) == (self.lr is None):
+            raise ValueError("give either --from STORE or --lr, the base's best learning rate")
+        if self.emit is not None and self.emit not in EMITTED:
+            raise ValueError(f"emit is {self.emit!r}, but must be one of {', '.join(EMITTED)}")
+        if self.out is not None and self.emit is None:
+            raise ValueError(f"out is {str(self.out)!r}, but --emit says what to write: {', '.join(EMITTED)}")
+        if self.keep and self.source is None:
+            raise ValueError("--keep puts the recipe into a store, but none is given with --from")
+        found = self._from_store(self.source) if self.source is not None else self._from_lr()
+        if self.tflops is not None:
+            found.gpu_hours(self.tflops)  # refused before anything is printed
+        for warning in found.warnings:
+            warn(warning)
+        self._keep(found)
+        self._show(found)
+        return 0
+
+    def _from_store(self, store: Path) -> Recommendation:
+        from nugpt.fit.curves import answer
+        from nugpt.fit.recommend import choose_group, recommend
+
+        if not store.is_dir():
+            raise ValueError(f"{store} is no store: a recommendation needs the specs of its runs")
+        curves: dict[str, Measured] = {}
+        for one in read_curves(store, self.origin):
+            for curve in one.curves:
+                assert curve.spec is not None
+                # Plans may share curves: the one with the more points counts.
+                key = replace(curve.spec, lr=1.0, seed=0).hash
+                if key not in curves or len(curve.points) > len(curves[key].points):
+                    curves[key] = curve
+        answers = answer(list(curves.values()), self.level)
+        group = choose_group(answers, self.parametrization)
+        template = next(one.curve.spec for one in answers.curves if one.curve.group == group)
+        assert template is not None
+        return recommend(answers, group, self._retargeted(template), self.level, self.force)
+
+    def _retargeted(self, template: RunSpec) -> RunSpec:
+        from nugpt.fit.recommend import retarget
+
+        table, shape = self._table(template.table), self.target
+        given = shape.model()
+        if shape.preset is not None:
+            from nugpt.spec.scales import preset
+
+            model = preset(shape.preset)[1]
+            if model.head_dim != template.model.head_dim:
+                raise ValueError(
+                    f"preset {shape.preset!r} has head_dim {model.head_dim}, the sweep {template.model.head_dim}"
+                )
+            for name in ("n_layers", "n_heads"):
+                given[name] = getattr(model, name) if given[name] is None else given[name]
+        steps = template.steps if shape.steps is None else shape.steps
+        return retarget(replace(template, table=table), steps, shape.batch, **given)
+
+    def _from_lr(self) -> Recommendation:
+        from nugpt.fit.recommend import NO_DATA, from_base_lr
+        from nugpt.spec.run import RunSpec
+        from nugpt.spec.table_file import load_table
+
+        assert self.lr is not None
+        table = self._table(load_table(self.parametrization))
+        given: dict[str, Any] = {"preset": self.target.preset or Shape.preset, **self.target.model()}
+        shape = Shape(**given)
+        scale, model = shape.scale(), shape.model(table)
+        extent = Length(self.target.steps, self.target.batch).extent(scale, model)
+        target = RunSpec(
+            model=model,
+            table=table,
+            base=self.base.resolve(scale),
+            lr=self.lr,
+            steps=extent.steps,
+            batch=extent.batch_tokens // model.seq_len,
+            data=NO_DATA,
+            validations=scale.validations,
+            val_windows=scale.val_windows,
+        )
+        return from_base_lr(target, self.force)
+
+    def _table(self, table: Parametrization) -> Parametrization:
+        text = self.target.batch_exponent
+        if text is None:
+            return table
+        try:
+            return replace(table, batch=Fraction(text))
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"batch_exponent is {text!r}, but must be a number or a fraction such as 1/2") from None
+
+    def _keep(self, found: Recommendation) -> None:
+        if self.keep:
+            from nugpt.fit.recommend import recipe
+            from nugpt.store.atomic import write_json
+
+            assert self.source is not None
+            write_json(self.source / KEPT, recipe(found, self.tflops))
+
+    def _show(self, found: Recommendation) -> None:
+        from nugpt.fit.recommend import facts
+
+        if self.emit is not None:
+            text = emitted(found, self.emit, self.tflops)
+            if self.out is None:
+                print(text, end="")
+            else:
+                from nugpt.store.atomic import write_bytes
+
+                write_bytes(self.out, text.encode())
+                print(f"wrote {self.out}")
+        elif self.json:
+            print_json(
+                facts(found, self.tflops) | {"run": found.run.to_dict(), "resolved": found.run.resolved().to_dict()}
+            )
+        else:
+            _print(found, self.tflops)
+
+
+def emitted(found: Recommendation, form: str, tflops: float | None = None) -> str:
+    """The text of the file."""
+    from nugpt.fit.recommend import recipe, rules, to_toml
+
+    if form == "rules":
+        return json.dumps(rules(found.run), indent=1, allow_nan=False) + "\n"
+    values = recipe(found, tflops)
+    return to_toml(values) if form == "toml" else json.dumps(values, indent=1, allow_nan=False) + "\n"
+
+
+def _print(found: Recommendation, tflops: float | None) -> None:
+    from nugpt.spec.model import total_parameters
+
+    run, model = found.run, found.run.model
+    resolved = run.resolved()
+    print(
+        f"target   {model.n_layers} layers, {model.n_heads} heads: d_model {model.d_model}, "
+        f"{total_parameters(model):,} parameters; {run.steps:,} steps of {run.batch} × {model.seq_len} tokens"
+    )
+    print(f"table    {resolved.table}; from {found.nearest}")
+    expected = "" if found.expected is None else f", expected to cost {found.expected:.4f} nats"
+    print(f"η        {run.lr:.4g} (log2 {found.log2_lr:.2f}){expected}")
+    if found.interval is not None:
+        print(
+            f"optimum  {2**found.plain:.4g} (log2 {found.plain:.2f}), {found.level:.0%} interval "
+            f"{span(found.interval)}, expected to cost {found.plain_expected:.4f} nats"
+        )
+        rows = [
+            [f"{octaves:+g}", number(run.lr * 2**octaves), nats(cost.nats), span(cost.interval, 4)]
+            for octaves, cost in found.costs
+        ]
+        print_table(["octaves off", "η", "nats", "interval"], rows, title="what another η costs", right=(0, 1, 2))
+    columns = ["axis", "swept", "target", "octaves from there", "beyond", "slope of η* taken"]
+    print_table(columns, [_reach_row(r) for r in found.reaches], right=(1, 2, 3, 4), title="how far it is carried")
+    rows = [
+        [role, number(row.lr), number(row.init), number(row.scale), number(resolved.gains.get(role))]
+        for role, row in resolved.rows.items()
+    ]
+    print_table(["role", "learning rate", "init", "scale", "gain"], rows, right=(1, 2, 3, 4))
+    cost = f"target   {found.flops:.3g} FLOPs"
+    if tflops is not None:
+        cost += f", {found.gpu_hours(tflops):,.1f} GPU-hours at {tflops:g} TFLOP/s"
+    print(cost)
+    if found.tuning_flops is not None:
+        print(f"tuning   {found.tuning_flops:.3g} FLOPs, {found.tuning_flops / found.flops:.2%} of the target")
+
+
+def _reach_row(reach: Reach) -> list[str]:
+    swept = f"{reach.low:g}" if reach.low == reach.high else f"{reach.low:g} … {reach.high:g}"
+    slope = (
+        f"{reach.slope:+.3f} ± {reach.deviation:.3f} ({'seen in the sweep' if reach.measured else 'the table’s word'})"
+    )
+    return [AXES[reach.axis], swept, f"{reach.target:g}", f"{reach.octaves:+.2f}", f"{reach.beyond:.2f}", slope]
+
+
+@dataclass(frozen=True)
+class TransferTest:
+    """A gate: exit 0 where the best learning rate holds over the sizes, 1 where it drifts, costs or is not decided."""
+
+    source: Annotated[Path, tyro.conf.Positional]
+    """A store, or a .csv or .jsonl file of your own runs."""
+    max_drift: float = 0.1
+    """Octaves of η* per octave of size; the whole interval must lie within ±."""
+    max_regret: float = 0.01
+    """Nats that the base's best η may cost at another size; the whole interval must lie below."""
+    group: str | None = None
+    """Only this table, or this group of a file's runs."""
+    allow_undecided: bool = False
+    """Exit 0 where nothing fails, though something is not decided."""
+    origin: Origin = Origin()
+    level: float = 0.90
+    """Of the intervals."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Test every path of sizes."""
+        from nugpt.fit.curves import answer
+        from nugpt.fit.interval import check_level
+
+        check_level(self.level)
+        for name in ("max_drift", "max_regret"):
+            bound = getattr(self, name)
+            if not isfinite(bound) or bound <= 0:
+                raise ValueError(f"{name} is {bound!r}, but must be a finite number above 0")
+        rows: list[dict[str, Any]] = []
+        seen: list[str] = []
+        for one in read_curves(self.source, self.origin):
+            answers = answer(one.curves, self.level, self.max_drift)
+            seen += answers.names.values()
+            for path in answers.paths:
+                if self.group is None or self.group in _group_words(path, answers):
+                    rows += self._tested(one.name, path, answers)
+        if self.group is not None and not any(self.group in (name, name.split()[0]) for name in seen):
+            raise ValueError(f"group is {self.group!r}, but there are {', '.join(dict.fromkeys(seen))}")
+        return self._conclude(rows)
+
+    def _tested(self, name: str, path: PathAnswer, answers: Answers) -> list[dict[str, Any]]:
+        from nugpt.fit.drift import within
+        from nugpt.fit.interval import Interval
+
+        where = {"plan": name, "group": answers.names[path.group], "along": path.name}
+        drift = path.drift
+        rows = [_row(where, "drift of η*", drift.slope, drift.interval, drift.no_drift)]
+        for size, cost in path.regrets:
+            verdict = within(cost.interval, Interval(0.0, self.max_regret))
+            rows.append(_row(where, f"regret at {size:g}", cost.nats, cost.interval, verdict))
+        return rows
+
+    def _conclude(self, rows: list[dict[str, Any]]) -> int:
+        from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
+
+        verdicts = {row["verdict"] for row in rows}
+        answer = FAILS if FAILS in verdicts else HOLDS if verdicts == {HOLDS} else UNDECIDED
+        if self.json:
+            bounds = {"max_drift": self.max_drift, "max_regret": self.max_regret, "level": self.level}
+            print_json({"answer": answer, **bounds, "tests": rows})
+        else:
+            cells = [
+                [r["plan"], r["group"], r["along"], r["test"], number(r["value"]), r["shown"], r["verdict"]]
+                for r in rows
+            ]
+            columns = ["plan", "group", "along", "test", "value", "interval", "verdict"]
+            if rows:
+                print_table(columns, cells, right=(4,))
+            why = "" if rows else ": no group of runs has two sizes"
+            print(f"transfer within ±{self.max_drift:g} octaves per octave and {self.max_regret:g} nats: {answer}{why}")
+        return 0 if answer == HOLDS or (answer == UNDECIDED and self.allow_undecided) else 1
+
+
+def _group_words(path: PathAnswer, answers: Answers) -> tuple[str, str]:
+    name = answers.names[path.group]
+    return name, name.split()[0]
+
+
+def _row(where: dict[str, str], test: str, value: float | None, interval: Interval, verdict: str) -> dict[str, Any]:
+    return {
+        **where,
+        "test": test,
+        "value": value if value is not None and isfinite(value) else None,
+        "interval": [end if isfinite(end) else None for end in interval],
+        "shown": span(interval, 4),
+        "verdict": verdict,
+    }

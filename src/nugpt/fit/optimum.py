@@ -1,0 +1,166 @@
+"""The best learning rate of a curve, with its error: never a bare argmin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import stats
+
+from nugpt.fit.curve import Shapes, shapes, windows
+from nugpt.fit.interval import Array, Interval, central, check_level
+from nugpt.fit.noise import NoiseModel, noise_of
+from nugpt.fit.points import GridPoint, Levels, Point, levels
+
+VERDICTS = ("enclosed", "edge-censored", "flat")
+FLAT_LEVEL = 0.05  # a curve is flat when equality of its levels is not rejected at this level
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where a curve has its minimum, how sure that is, and what the loss is there."""
+
+    verdict: str  # enclosed, edge-censored or flat
+    side: str | None  # edge-censored: where the grid should go on; none when a single point tells neither
+    log2_lr: float | None  # none unless enclosed
+    interval: Interval  # of log2 η*; an end at infinity is not bounded by the data
+    deviation: float | None  # standard deviation of log2 η*; none unless enclosed
+    loss: float | None  # expected loss at the optimum
+    loss_interval: Interval | None
+    best_point: GridPoint | None  # lowest mean on the grid, to show; not an estimate
+    window: Interval | None  # learning rates that were fitted
+    level: float
+    notes: tuple[str, ...] = ()
+    shapes: Shapes | None = field(default=None, repr=False, compare=False)  # draws of the curve, for regret and more
+
+    @property
+    def reached(self) -> float | None:
+        """The loss at the optimum, or the lowest mean on the grid where the optimum is not enclosed."""
+        if self.loss is not None or self.best_point is None:
+            return self.loss
+        return self.best_point.loss
+
+
+def optimum(points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = None) -> Optimum:
+    """The optimum of one curve; `pooled` is the noise of the study's curves, this one included."""
+    check_level(level)
+    if not points:
+        raise ValueError("points is empty, but must hold at least one run")
+    curve = levels(points)
+    if not len(curve.x):
+        return _nothing_trained(points, level, curve.notes)
+    noise = noise_of(curve, pooled)
+    drawn = shapes(curve, noise)
+    best = curve.best
+    left, right = _open_sides(curve, drawn, level)
+    verdict = "enclosed"
+    if left or right:
+        verdict = "flat" if _is_flat(curve, noise) else "edge-censored"
+    enclosed = verdict == "enclosed"
+    fitted = curve.x[windows(curve)[0]]
+    loss, loss_interval, loss_notes = _loss(curve, drawn, noise, level)
+    return Optimum(
+        verdict=verdict,
+        side=_side(curve, drawn, left, right) if verdict == "edge-censored" else None,
+        log2_lr=float(np.median(drawn.x)) if enclosed else None,
+        interval=_interval(drawn, left, right, level),
+        deviation=_deviation(drawn.x) if enclosed else None,
+        loss=loss if enclosed else None,
+        loss_interval=loss_interval if enclosed else None,
+        best_point=best,
+        window=Interval(float(fitted[0]), float(fitted[-1])),
+        level=level,
+        notes=curve.notes + (loss_notes if enclosed else ()) + _noise_notes(curve, pooled),
+        shapes=drawn,
+    )
+
+
+def _deviation(draws: Array) -> float:
+    """Of the normal distribution with the same central 90 %: a few far draws do not count for more than they are."""
+    return central(draws, 0.90).width / (2 * float(stats.norm.ppf(0.95)))
+
+
+def _nothing_trained(points: Sequence[Point], level: float, notes: tuple[str, ...]) -> Optimum:
+    """No learning rate trained: if there is an optimum, it lies below all of them."""
+    lowest = min(point.log2_lr for point in points)
+    return Optimum(
+        verdict="edge-censored",
+        side="left",
+        log2_lr=None,
+        interval=Interval(-math.inf, lowest),
+        deviation=None,
+        loss=None,
+        loss_interval=None,
+        best_point=None,
+        window=None,
+        level=level,
+        notes=(*notes, "no learning rate trained"),
+    )
+
+
+def _open_sides(curve: Levels, drawn: Shapes, level: float) -> tuple[bool, bool]:
+    """On which sides the optimum may lie beyond what was tried, as far as the points can tell."""
+    best = curve.best.log2_lr
+    below, above = _beyond(curve, drawn)
+    tail = (1 - level) / 2
+    left = best == curve.x[0] or below > tail
+    right = best == curve.x[-1] or above > tail
+    # A learning rate that fails encloses: the optimum lies on this side of it.
+    return left and not math.isfinite(drawn.failed.low), right and not math.isfinite(drawn.failed.high)
+
+
+def _beyond(curve: Levels, drawn: Shapes) -> tuple[float, float]:
+    """The shares of the draws to the left and to the right of all learning rates that trained."""
+    return float(np.mean(drawn.x < curve.x[0])), float(np.mean(drawn.x > curve.x[-1]))
+
+
+def _side(curve: Levels, drawn: Shapes, left: bool, right: bool) -> str | None:
+    """Where the grid should go on: where the best point is its last, or else where more of the draws lie beyond it."""
+    if not (left and right):
+        return "left" if left else "right"
+    best = curve.best.log2_lr
+    if curve.x[0] == curve.x[-1]:
+        return None
+    if best in (curve.x[0], curve.x[-1]):
+        return "left" if best == curve.x[0] else "right"
+    below, above = _beyond(curve, drawn)
+    return "left" if below > above else "right"
+
+
+def _interval(drawn: Shapes, left: bool, right: bool, level: float) -> Interval:
+    """Two-sided where both sides are closed, one-sided at the same level where one is open."""
+    if left and right:
+        return Interval(-math.inf, math.inf)
+    if left:
+        return Interval(-math.inf, float(np.quantile(drawn.x, level)))
+    if right:
+        return Interval(float(np.quantile(drawn.x, 1 - level)), math.inf)
+    return central(drawn.x, level)
+
+
+def _is_flat(curve: Levels, noise: NoiseModel) -> bool:
+    """Whether the levels of the window differ by no more than noise (F test)."""
+    mask = windows(curve)[0]
+    mean, count = curve.mean[mask], curve.count[mask]
+    if len(mean) < 2:
+        return False
+    between = float(np.sum(count * (mean - np.average(mean, weights=count)) ** 2)) / (len(mean) - 1)
+    return bool(stats.f.sf(between / noise.variance, len(mean) - 1, noise.dof) > FLAT_LEVEL)
+
+
+def _loss(curve: Levels, drawn: Shapes, noise: NoiseModel, level: float) -> tuple[float, Interval, tuple[str, ...]]:
+    """The expected loss over seeds at the optimum: the draws' spread, widened by that of the seeds."""
+    if not noise.seed_dof:
+        return float(np.median(drawn.loss)), central(drawn.loss, level), ("the loss is that of one seed",)
+    error = math.sqrt(noise.seed_variance / len(curve.seeds))
+    places = (np.arange(len(drawn.loss)) + 0.5) / len(drawn.loss)
+    seeds = error * stats.t.ppf(np.random.default_rng(11).permutation(places), noise.seed_dof)
+    return float(np.median(drawn.loss)), central(drawn.loss + seeds, level), ()
+
+
+def _noise_notes(curve: Levels, pooled: NoiseModel | None) -> tuple[str, ...]:
+    if curve.dof or (pooled is not None and pooled.dof):
+        return ()
+    return ("no learning rate has two seeds and no pooled noise was given: the noise is a prior's",)

@@ -1,0 +1,453 @@
+"""From swept sizes to a target: the η that costs least in expectation, what it rests on, and how far it is carried.
+
+The nearest swept size lends its curve. Its optimum is carried over, as the table says, and its uncertainty grows with
+each octave of the way: by the store's own slope along that axis where it has one, else by the bound of "no drift".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from nugpt.fit.curve import Shapes
+from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, sizes_of
+from nugpt.fit.drift import FAILS
+from nugpt.fit.interval import Array, Interval, central
+from nugpt.fit.regret import MOST, Cost
+from nugpt.spec.model import flops_per_token, total_parameters
+from nugpt.spec.plan import lr_at
+from nugpt.spec.roles import RESCALER_ROLES
+from nugpt.spec.run import RunSpec
+from nugpt.spec.study_rules import DRIFT
+
+FORMAT = 1
+RECIPE, RULES = "nugpt recipe", "nugpt rules"
+# Octaves beyond the swept sizes that are carried over without being forced: no farther than the paper's longest sweep
+# (layers and iterations) is wide; the batch less far, since no table of the paper says how η goes with it.
+LIMITS = {"width": 4.0, "layers": 4.0, "steps": 4.0, "batch": 2.0}
+OFFSETS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # octaves off the recommended η
+NO_DATA = "unspecified"  # where no data set is known: null in a recipe
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far the target lies from what was swept, along one axis."""
+
+    axis: str
+    target: float
+    low: float  # swept sizes
+    high: float
+    octaves: float  # from the size that lends its curve, with sign
+    beyond: float  # outside the swept sizes, at least 0
+    slope: float  # octaves of η* per octave that the way is taken to add
+    deviation: float  # of that slope
+    measured: bool  # whether the store's sizes show it, or the table's word is taken
+
+    @property
+    def supported(self) -> bool:
+        """Whether it is no farther beyond the swept sizes than these reach themselves."""
+        return self.beyond <= math.log2(self.high / self.low) + 1e-9
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A learning rate for a target, the plain optimum beside it, and what both rest on."""
+
+    run: RunSpec  # complete, the recommended η in place
+    log2_lr: float  # least expected cost
+    plain: float  # the nearest size's optimum, carried over
+    interval: Interval | None  # of the target's best log2 η; none without a sweep
+    level: float
+    expected: float | None  # nats that the recommended η is expected to cost at the target
+    plain_expected: float | None  # the same of the plain optimum
+    costs: tuple[tuple[float, Cost], ...]  # octaves off the recommended η, and what that costs
+    reaches: tuple[Reach, ...]
+    nearest: str  # the curve that was carried over, in words
+    warnings: tuple[str, ...]
+    flops: float
+    tuning_flops: float | None
+    runs: tuple[str, ...] = field(repr=False)  # hashes that it rests on
+
+    def gpu_hours(self, tflops: float) -> float:
+        """At so many 10¹² FLOP/s on each GPU, achieved and not peak."""
+        if not math.isfinite(tflops) or tflops <= 0:
+            raise ValueError(f"tflops is {tflops!r}, but must be a finite number above 0")
+        return self.flops / (tflops * 1e12) / 3600
+
+
+def choose_group(answers: Answers, table: str) -> str:
+    """The only group of curves with this table; several or none are named."""
+    groups = {one.curve.group: one.curve.spec for one in answers.curves if one.curve.spec is not None}
+    found = [group for group, spec in groups.items() if spec.table.name == table]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = "; ".join(answers.names[group] for group in found)
+        raise ValueError(f"table {table!r} has {len(found)} groups of curves ({names}): choose one plan with --plan")
+    tables = ", ".join(sorted({spec.table.name for spec in groups.values()})) or "no table"
+    raise ValueError(f"no ended run of table {table!r}, the store has {tables}")
+
+
+def retarget(template: RunSpec, steps: int, batch: int | None = None, **model: int | None) -> RunSpec:
+    """The target: the template's run with other sizes; derived sizes keep their ratio, warm-up its share of the run."""
+    old = template.model
+    given: dict[str, Any] = {name: value for name, value in model.items() if value is not None}
+    heads = given.get("n_heads", old.n_heads)
+    given.setdefault("n_kv_heads", max(1, heads * old.n_kv_heads // old.n_heads))
+    if "d_mlp" not in given:
+        d_model = heads * given.get("head_dim", old.head_dim)
+        usual = replace(old, d_mlp=0).d_mlp == old.d_mlp
+        given["d_mlp"] = 0 if usual else round(d_model * old.d_mlp / old.d_model)
+    made = replace(old, **given)
+    if batch is None:  # as many tokens a step as in the template
+        tokens = template.batch * old.seq_len
+        if tokens % made.seq_len:
+            raise ValueError(
+                f"seq_len is {made.seq_len}, which does not divide the {tokens} tokens of a step: give batch"
+            )
+        batch = tokens // made.seq_len
+    warmup = round(template.schedule.warmup / template.steps * steps)
+    return replace(
+        template, model=made, steps=steps, batch=batch, schedule=replace(template.schedule, warmup=warmup), start=None
+    )
+
+
+def recommend(
+    answers: Answers, group: str, target: RunSpec, level: float = 0.90, force: bool = False
+) -> Recommendation:
+    """The recommendation for a target (whose own η is not looked at) from the curves of one group."""
+    members = [one for one in answers.curves if one.curve.group == group]
+    known = [one for one in members if one.optimum.log2_lr is not None]
+    if not known:
+        name = answers.names[group]
+        raise ValueError(
+            f"no curve of {name} has an enclosed optimum ({_verdicts(members)}): extend its learning rates"
+        )
+    goal = sizes_of(target.extent)
+    nearest = min(known, key=lambda one: sum(abs(_octaves(one, goal, axis)) for axis in goal))
+    reaches = _reaches(answers, known, nearest, goal)
+    _refuse_beyond(reaches, force)
+    shift = sum(r.slope * r.octaves for r in reaches)
+    spread = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches))
+    drawn = nearest.optimum.shapes
+    assert drawn is not None
+    assert nearest.optimum.log2_lr is not None
+    moved = shift + spread * np.random.default_rng(23).standard_normal(len(drawn.x))
+    best, plain = _least(drawn, moved), nearest.optimum.log2_lr + shift
+    records = {r.hash: r for one in members for r in one.curve.records if r is not None}
+    return Recommendation(
+        run=replace(target, lr=lr_at(best)),
+        log2_lr=best,
+        plain=plain,
+        interval=central(drawn.x + moved, level),
+        level=level,
+        expected=_expected(drawn, moved, best),
+        plain_expected=_expected(drawn, moved, plain),
+        costs=tuple((octaves, _cost(drawn, moved, best + octaves, level)) for octaves in OFFSETS),
+        reaches=reaches,
+        nearest=nearest.curve.name,
+        warnings=_warnings(answers, group, reaches, members),
+        flops=run_flops(target),
+        tuning_flops=sum(record.flops for record in records.values()),
+        runs=tuple(records),
+    )
+
+
+def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
+    """The same from a bare learning rate, the target's own: the table's word, without interval or cost."""
+    base, goal = sizes_of(target.base.extent), sizes_of(target.extent)
+    reaches = tuple(
+        Reach(axis, goal[axis], at, at, way := math.log2(goal[axis] / at), abs(way), 0.0, DRIFT, False)
+        for axis, at in base.items()
+    )
+    _refuse_beyond(reaches, force)
+    at = math.log2(target.lr)
+    return Recommendation(
+        run=target,
+        log2_lr=at,
+        plain=at,
+        interval=None,
+        level=0.90,
+        expected=None,
+        plain_expected=None,
+        costs=(),
+        reaches=reaches,
+        nearest="the base, by the learning rate that was given",
+        warnings=("no sweep: the learning rate is taken as given, and nothing says how sure it is",),
+        flops=run_flops(target),
+        tuning_flops=None,
+        runs=(),
+    )
+
+
+def run_flops(spec: RunSpec) -> float:
+    """Training FLOPs of a run."""
+    return float(flops_per_token(spec.model)) * spec.batch * spec.model.seq_len * spec.steps
+
+
+def _octaves(one: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:
+    return math.log2(goal[axis] / one.curve.sizes[axis])
+
+
+def _verdicts(members: Sequence[CurveAnswer]) -> str:
+    return ", ".join(sorted({one.optimum.verdict for one in members}))
+
+
+def _reaches(
+    answers: Answers, known: Sequence[CurveAnswer], nearest: CurveAnswer, goal: Mapping[str, float]
+) -> tuple[Reach, ...]:
+    paths = [path for path in answers.paths if path.group == nearest.curve.group]
+    found = []
+    for axis, target in goal.items():
+        swept = [one.curve.sizes[axis] for one in known]
+        low, high = min(swept), max(swept)
+        way = _octaves(nearest, goal, axis) - _along_with(paths, nearest, goal, axis)
+        slope, deviation, seen = _slope([path for path in paths if path.along == axis], nearest)
+        beyond = max(0.0, math.log2(target / high), math.log2(low / target))
+        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, seen))
+    return tuple(found)
+
+
+def _along_with(paths: Sequence[PathAnswer], nearest: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:
+    """The octaves of an axis that a path on which it goes along with another one covers already."""
+    for path in paths:
+        if axis in path.together and path.drift.slope is not None:
+            first, last = path.curves[0].curve.sizes, path.curves[-1].curve.sizes
+            share = math.log2(last[axis] / first[axis]) / math.log2(last[path.along] / first[path.along])
+            return share * _octaves(nearest, goal, path.along)
+    return 0.0
+
+
+def _slope(paths: Sequence[PathAnswer], nearest: CurveAnswer) -> tuple[float, float, bool]:
+    """The slope along an axis and its deviation: the table's 0 ± the bound of "no drift", sharpened by what was seen.
+
+    A drift that is shown stands for itself: the table's word no longer counts.
+    """
+    seen = [path for path in paths if path.drift.slope is not None]
+    if not seen:
+        return 0.0, DRIFT, False
+    path = min(seen, key=lambda path: (nearest not in path.curves, path.drift.interval.width))
+    assert path.drift.slope is not None
+    deviation = path.drift.interval.width / (2 * float(stats.norm.ppf((1 + path.drift.level) / 2)))
+    if path.drift.no_drift == FAILS:
+        return path.drift.slope, deviation, True
+    weight = DRIFT**2 / (DRIFT**2 + deviation**2)
+    return weight * path.drift.slope, math.sqrt(weight) * deviation, True
+
+
+def _refuse_beyond(reaches: Sequence[Reach], force: bool) -> None:
+    for reach in reaches:
+        if reach.beyond > LIMITS[reach.axis] and not force:
+            swept = f"{reach.low:g}" if reach.low == reach.high else f"{reach.low:g} to {reach.high:g}"
+            raise ValueError(
+                f"{reach.axis} is {reach.target:g}, {reach.beyond:.1f} octaves beyond what was swept ({swept}), "
+                f"but at most {LIMITS[reach.axis]:g} are carried over: sweep a size nearer to it, or use --force"
+            )
+
+
+def _warnings(
+    answers: Answers, group: str, reaches: Sequence[Reach], members: Sequence[CurveAnswer]
+) -> tuple[str, ...]:
+    found = []
+    for reach in reaches:
+        if reach.beyond and reach.low == reach.high:
+            found.append(
+                f"{reach.axis} was swept at {reach.low:g} only: nothing here shows that η holds over the "
+                f"{reach.beyond:.1f} octaves to {reach.target:g}"
+            )
+        elif not reach.supported:
+            found.append(
+                f"{reach.axis} {reach.target:g} lies {reach.beyond:.1f} octaves beyond sizes that span "
+                f"{math.log2(reach.high / reach.low):.1f} themselves"
+            )
+    going = {reach.axis for reach in reaches if reach.octaves}
+    for path in answers.paths:
+        if path.group == group and path.along in going and path.drift.no_drift == FAILS:
+            found.append(
+                f"η* drifts along {path.name} by {path.drift.slope:+.2f} octaves per octave: the recommendation "
+                "follows it, since this table does not hold there"
+            )
+    censored = [one.curve.name for one in members if one.optimum.verdict == "edge-censored"]
+    if censored:
+        found.append(f"the optimum lies beyond the grid at {'; '.join(censored)}: these sizes are not used")
+    return tuple(found)
+
+
+def _paid(drawn: Shapes, moved: Array, log2_lr: float) -> Array:
+    """Nats above each draw's minimum at the target, whose curve is the nearest size's, moved; failures move with it."""
+    at = log2_lr - moved
+    failed = (at >= drawn.failed.high) | (at <= drawn.failed.low)
+    return np.where(failed, math.inf, drawn.excess(at))
+
+
+def _expected(drawn: Shapes, moved: Array, log2_lr: float) -> float:
+    return float(np.mean(np.minimum(_paid(drawn, moved, log2_lr), MOST)))
+
+
+def _least(drawn: Shapes, moved: Array) -> float:
+    """log2 of the η that costs least in expectation."""
+    at = drawn.x + moved
+    grid = np.linspace(float(at.min()) - 0.5, float(at.max()), 600)
+    return float(grid[int(np.argmin([_expected(drawn, moved, x) for x in grid]))])
+
+
+def _cost(drawn: Shapes, moved: Array, log2_lr: float, level: float) -> Cost:
+    draws = _paid(drawn, moved, log2_lr)
+    low, middle, high = (
+        float(np.quantile(draws, share, method="inverted_cdf")) for share in ((1 - level) / 2, 0.5, (1 + level) / 2)
+    )
+    return Cost(middle, Interval(low, high), level)
+
+
+# ── What is written: plain values for JSON and TOML ──────────────────────────────────────────────────────────────────
+
+
+def facts(found: Recommendation, tflops: float | None = None) -> dict[str, Any]:
+    """Everything about a recommendation but the run itself; what has no bound is none."""
+    share = None if found.tuning_flops is None else found.tuning_flops / found.flops
+    return {
+        "lr": found.run.lr,
+        "log2_lr": found.log2_lr,
+        "plain_log2_lr": found.plain,
+        "interval": None if found.interval is None else [_finite(end) for end in found.interval],
+        "level": found.level,
+        "expected_nats": found.expected,
+        "plain_expected_nats": found.plain_expected,
+        "costs": [
+            {"octaves": octaves, "nats": _finite(cost.nats), "interval": [_finite(end) for end in cost.interval]}
+            for octaves, cost in found.costs
+        ],
+        "reach": [
+            {
+                "axis": r.axis,
+                "target": r.target,
+                "swept": [r.low, r.high],
+                "octaves": r.octaves,
+                "beyond": r.beyond,
+                "slope": r.slope,
+                "slope_deviation": r.deviation,
+                "measured": r.measured,
+            }
+            for r in found.reaches
+        ],
+        "nearest": found.nearest,
+        "warnings": list(found.warnings),
+        "parameters": total_parameters(found.run.model),
+        "flops": found.flops,
+        "tflops": tflops,
+        "gpu_hours": None if tflops is None else found.gpu_hours(tflops),
+        "tuning_flops": found.tuning_flops,
+        "tuning_share": share,
+        "runs": list(found.runs),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def recipe(found: Recommendation, tflops: float | None = None) -> dict[str, Any]:
+    """A run that describes itself: its spec, every number that its table gives, and how η was found."""
+    run = found.run.to_dict()
+    if found.run.data == NO_DATA:
+        run["data"] = None
+    return {
+        "format": FORMAT,
+        "kind": RECIPE,
+        "run": run,
+        "resolved": json.loads(json.dumps(found.run.resolved().to_dict())),
+        "recommended": facts(found, tflops),
+    }
+
+
+def read_recipe(values: Mapping[str, Any], data: str | None = None) -> RunSpec:
+    """The run of a recipe, with another data set's hash if given; refused when its numbers are not its table's."""
+    if values.get("kind") != RECIPE or values.get("format") != FORMAT:
+        raise ValueError(
+            f"recipe is of kind {values.get('kind')!r} and format {values.get('format')!r}, "
+            f"but must be {RECIPE!r} and {FORMAT}"
+        )
+    if not isinstance(values.get("run"), Mapping):
+        raise ValueError("recipe has no run")
+    run: dict[str, Any] = {"start": None, "grad_clip": None, "data": None} | dict(values["run"])  # TOML has no null
+    run["data"] = data or run["data"] or NO_DATA
+    spec = RunSpec.from_dict(run)
+    stated = values.get("resolved", {}).get("rows", {})
+    for role, row in spec.resolved().rows.items():
+        lr = stated.get(role, {}).get("lr")
+        if not isinstance(lr, (int, float)) or not math.isclose(lr, row.lr, rel_tol=1e-9):
+            raise ValueError(f"recipe states the learning rate {lr!r} for {role}, but its table gives {row.lr!r}")
+    return spec
+
+
+def rules(run: RunSpec) -> dict[str, Any]:
+    """What any other trainer needs, by name pattern: learning rate, initial value, forward multiplier, sphere axis."""
+    resolved = run.resolved()
+    found = []
+    for rule in run.model.roles.rules:
+        row = resolved[rule.role]
+        rescaler, matrix = rule.role in RESCALER_ROLES, rule.role != "norm" and rule.role not in RESCALER_ROLES
+        on_sphere = matrix and rule.axis is not None
+        found.append(
+            {
+                "pattern": rule.pattern,
+                "role": rule.role,
+                "lr": row.lr,
+                "initial_value": row.scale if rescaler else None if matrix else row.init,
+                "initial_std": 1.0 if on_sphere else row.init if matrix else None,
+                "forward_multiplier": resolved.gains[rule.role] if rescaler else 1.0,
+                "sphere_axis": rule.axis,
+                "weight_decay": row.weight_decay,
+                "eps": row.eps,
+            }
+        )
+    return {
+        "format": FORMAT,
+        "kind": RULES,
+        "table": resolved.table,
+        "lr": resolved.lr,
+        "lr_base": resolved.lr_base,
+        "betas": list(resolved.betas),
+        "steps": run.steps,
+        "batch": run.batch,
+        "schedule": run.to_dict()["schedule"],
+        "forward": {name: gain for name, gain in resolved.gains.items() if name not in RESCALER_ROLES},
+        "rules": found,
+    }
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Plain values as TOML; what is none is left out, since TOML has no null."""
+    return "\n".join(_toml_table(values, ())).lstrip("\n") + "\n"
+
+
+def _toml_table(values: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = {k: v for k, v in values.items() if v is not None and not isinstance(v, Mapping)}
+    lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and (plain or not values) else []
+    lines += [f"{_key(k)} = {_toml_value(v)}" for k, v in plain.items()]
+    for key, inner in values.items():
+        if isinstance(inner, Mapping):
+            lines += _toml_table(inner, (*path, key))
+    return lines
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml_value(v) for v in value if v is not None) + "]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_toml_value(v)}" for k, v in value.items() if v is not None) + " }"
+    if isinstance(value, str):
+        # ensure_ascii would write characters beyond U+FFFF as two surrogates, which TOML does not have.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value) if isinstance(value, bool) else repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)

@@ -1,0 +1,358 @@
+"""The interactive charts of the page, as Vega-Lite specs; colours are the page's to choose, by its ground."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nugpt.report import colours
+from nugpt.report.answers import COEFFICIENTS, LerpLine, MultiplierLine, Path, Picture, PlanAnswer, Series
+from nugpt.report.scale import Stretch, stretch
+from nugpt.report.source import Run
+
+if TYPE_CHECKING:
+    import altair as alt
+
+HEIGHT = 300
+ROW = dict[str, Any]
+ORDINAL = {"symbolType": "circle", "orient": "bottom", "columns": 3, "labelLimit": 260}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of the page: its title and description, its spec, and the palettes for either ground."""
+
+    title: str
+    description: str
+    spec: dict[str, Any]
+    light: tuple[str, ...]
+    dark: tuple[str, ...]
+
+
+def curve_charts(found: PlanAnswer) -> list[Chart]:
+    """Loss against η, one chart for each picture of the plan."""
+    shown = stretch(found.pictures)
+    return [_curve_chart(picture, shown) for picture in found.pictures]
+
+
+def law_charts(found: PlanAnswer) -> list[Chart]:
+    """Best η (and the edge) against each size that some path follows through three values or more."""
+    axes = dict.fromkeys(path.answer.along for path in found.paths if len(path.curves) > 2)
+    return [_law_chart(axis, [p for p in found.paths if p.answer.along == axis]) for axis in axes]
+
+
+def multiplier_charts(found: PlanAnswer) -> list[Chart]:
+    """The loss reached against the multiplier of each role."""
+    roles = dict.fromkeys(line.role for line in found.multipliers)
+    return [_multiplier_chart(role, [line for line in found.multipliers if line.role == role]) for role in roles]
+
+
+def lerp_charts(found: PlanAnswer) -> list[Chart]:
+    """The mean effective α̂ against depth."""
+    return [_lerp_chart(found.lerps)] if found.lerps else []
+
+
+def run_row(run: Run, series: str, shown: Stretch) -> ROW:
+    """A run as its point shows it; one without a place on the scale stands above it."""
+    ends = run.state
+    if run.state == "done" and not run.trained:
+        ends = "done, without a finite loss"
+    if run.state == "diverged" and run.facts.get("diverged_at") is not None:
+        ends = f"diverged at step {run.facts['diverged_at']}"
+    on_scale = run.trained and run.loss is not None and run.loss <= shown.top
+    return {
+        "x": run.log2_lr,
+        "y": run.loss if on_scale else shown.mark,
+        "s": series,
+        "on": on_scale,
+        "run": run.id,
+        "seed": run.seed,
+        "lr": f"{2.0**run.log2_lr:.4g} = 2^{run.log2_lr:g}",
+        "loss": f"{run.loss:.4f}" if run.loss is not None else "none",
+        "state": ends,
+        "href": f"#run-{run.id}",
+    }
+
+
+def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
+    import altair as alt
+
+    names = [series.name for series in picture.series]
+    rows = [run_row(run, series.name, shown) for series in picture.series for run in series.runs.runs if run.ended]
+    means = [
+        {"x": x, "y": y, "s": series.name} for series in picture.series for x, y in series.means if y <= shown.top
+    ]
+    optima = [row for series in picture.series if (row := _optimum_row(series)) is not None]
+    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
+    opacity = alt.condition(toggle, alt.value(0.85), alt.value(0.06))
+    x = alt.X("x:Q", title="log₂ η", scale=alt.Scale(zero=False, nice=False, padding=14))
+    y = alt.Y(
+        "y:Q",
+        title="validation loss (nats)",
+        scale=alt.Scale(domain=[round(shown.low, 6), round(shown.high, 6)], zero=False, nice=False),
+    )
+    colour = _colour(picture.along, names)
+    lines = _values(means).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
+    tooltip = _tooltip(run="run", seed="seed", lr="η", loss="loss", state="ended")
+    points = (
+        _values([row for row in rows if row["on"]])
+        .mark_point(filled=True, size=42, cursor="pointer")
+        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
+    )
+    failed = (
+        _values([row for row in rows if not row["on"]])
+        .mark_point(shape="cross", angle=45, size=60, filled=True, cursor="pointer")
+        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
+    )
+    told = _tooltip(s=picture.along, at="best log₂ η", interval="90 % interval", loss="loss there", verdict="optimum")
+    spans = (
+        _values([row for row in optima if row["low"] is not None and row["high"] is not None])
+        .mark_rule(strokeWidth=3)
+        .encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour, opacity=opacity, tooltip=told)
+    )
+    best = (
+        _values(optima)
+        .mark_point(shape="diamond", size=110, strokeWidth=2, filled=False)
+        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=told)
+    )
+    layers = [lines, points, failed, spans, best]
+    chart = alt.layer(*[layer for layer in layers if layer.data.values]).add_params(toggle)
+    described = (
+        f"Validation loss against log2 of the learning rate for {picture.title}, one line for each {picture.along}; "
+        "diamonds are fitted optima, bars their intervals, crosses runs that failed or lie above the scale."
+    )
+    return _chart(chart, picture.title, described, colours.ordered, len(names))
+
+
+def _optimum_row(series: Series) -> ROW | None:
+    found = series.answer.optimum if series.answer else None
+    if found is None or found.log2_lr is None or found.loss is None:
+        return None
+    return {
+        "x": found.log2_lr,
+        "low": found.interval.low if math.isfinite(found.interval.low) else None,
+        "high": found.interval.high if math.isfinite(found.interval.high) else None,
+        "y": found.loss,
+        "s": series.name,
+        "at": f"{found.log2_lr:.2f}",
+        "interval": f"{found.interval.low:.2f} to {found.interval.high:.2f}",
+        "loss": f"{found.loss:.4f}",
+        "verdict": found.verdict,
+    }
+
+
+def path_name(path: Path) -> str:
+    """A path in words: its group, and what stays or goes along."""
+    rest = path.answer.name.removeprefix(path.answer.along).strip()
+    return f"{path.name} {rest}".strip()
+
+
+def law_points(path: Path) -> list[ROW]:
+    """Each size's optimum (a bound where it is not enclosed) and stability edge."""
+    rows: list[ROW] = []
+    for one in path.answer.curves:
+        best, edge = one.optimum, one.edge
+        size = one.curve.sizes[path.answer.along]
+        about = {"x": size, "s": path_name(path), "curve": one.curve.name}
+        interval = f"{_end(best.interval.low)} to {_end(best.interval.high)}"
+        if best.log2_lr is not None:
+            low, high = best.interval if best.interval.bounded else (None, None)
+            rows.append(about | {"kind": "optimum", "y": best.log2_lr, "low": low, "high": high, "interval": interval})
+        elif math.isfinite(best.interval.low) or math.isfinite(best.interval.high):
+            kind = "at least" if math.isfinite(best.interval.low) else "at most"
+            y = best.interval.low if kind == "at least" else best.interval.high
+            rows.append(about | {"kind": kind, "y": y, "low": None, "high": None, "interval": interval})
+        if edge.log2_lr is not None:
+            span = f"{edge.interval.low:.2f} to {edge.interval.high:.2f}"
+            rows.append(about | {"kind": "edge", "y": edge.log2_lr, "low": None, "high": None, "interval": span})
+    return rows
+
+
+def _end(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "unbounded"
+
+
+def law_line(path: Path) -> list[ROW]:
+    """The line through a path's optima with the band that the slope's error draws around it."""
+    if path.law is None:
+        return []
+    sizes = [one.curve.sizes[path.answer.along] for one in path.answer.curves]
+    rows = []
+    for i in range(9):
+        size = 2 ** (math.log2(min(sizes)) + i / 8 * math.log2(max(sizes) / min(sizes)))
+        found = path.law.log2_at({path.answer.along: size})
+        if found is not None:
+            rows.append({"x": size, "y": found[0], "low": found[1].low, "high": found[1].high, "s": path_name(path)})
+    return rows
+
+
+def _law_chart(axis: str, paths: Sequence[Path]) -> Chart:
+    import altair as alt
+
+    names = [path_name(path) for path in paths]
+    points = [row for path in paths for row in law_points(path)]
+    lines = [row for path in paths for row in law_line(path)]
+    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
+    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
+    faint = alt.condition(toggle, alt.value(0.14), alt.value(0.0))
+    sizes = sorted({row["x"] for row in points})
+    x = alt.X(
+        "x:Q", title=f"{axis}", scale=alt.Scale(type="log", base=2, padding=14), axis=alt.Axis(values=sizes, format="~s")
+    )
+    y = alt.Y("y:Q", title="log₂ of the best η", scale=alt.Scale(zero=False))
+    colour = _colour("curves", names)
+    tooltip = _tooltip(curve="curve", kind="what", y="log₂ η", interval="interval")
+    of = {kind: [row for row in points if row["kind"] == kind] for kind in ("optimum", "at least", "at most", "edge")}
+    band = _values(lines).mark_area().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=faint)
+    line = _values(lines).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
+    bars = (
+        _values([row for row in of["optimum"] if row["low"] is not None])
+        .mark_rule(strokeWidth=2)
+        .encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=opacity, tooltip=tooltip)
+    )
+    marks = [
+        _values(of[kind])
+        .mark_point(shape=shape, filled=filled, size=70, strokeWidth=1.6)
+        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip)
+        for kind, shape, filled in (
+            ("optimum", "diamond", True),
+            ("at least", "triangle-up", False),
+            ("at most", "triangle-down", False),
+            ("edge", "stroke", False),
+        )
+    ]
+    chart = alt.layer(*[one for one in (band, line, bars, *marks) if one.data.values]).add_params(toggle)
+    described = (
+        f"Best learning rate against {axis}: diamonds with their intervals, the fitted power law with its band, "
+        "dashes at the stability edge, open triangles where an optimum is only bounded."
+    )
+    return _chart(chart, f"Best η over {axis}", described, colours.named, len(names))
+
+
+def _multiplier_chart(role: str, lines: Sequence[MultiplierLine]) -> Chart:
+    import altair as alt
+
+    names = [line.name or role for line in lines]
+    rows = [
+        {
+            "x": one.log2_multiplier,
+            "y": one.loss,
+            "low": one.low,
+            "high": one.high,
+            "s": line.name or role,
+            "loss": f"{one.loss:.4f}",
+            "href": f"#curve-{one.curve.key}",
+        }
+        for line in lines
+        for one in line.tried
+    ]
+    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
+    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
+    x = alt.X("x:Q", title=f"log₂ of the multiplier of {role}", scale=alt.Scale(zero=False, padding=14))
+    y = alt.Y("y:Q", title="loss reached (nats)", scale=alt.Scale(zero=False))
+    colour = _colour("curves", names)
+    tooltip = _tooltip(s="curves", x="log₂ multiplier", loss="loss reached")
+    line = _values(rows).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
+    bars = (
+        _values([row for row in rows if row["low"] is not None])
+        .mark_rule(strokeWidth=2)
+        .encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=opacity)
+    )
+    points = (
+        _values(rows)
+        .mark_point(filled=True, size=55, cursor="pointer")
+        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
+    )
+    chart = alt.layer(*[one for one in (line, bars, points) if one.data.values]).add_params(toggle)
+    described = f"Loss reached against log2 of the multiplier of {role}, with intervals where the optimum is enclosed."
+    return _chart(chart, f"Multiplier of {role}", described, colours.named, len(names))
+
+
+def lerp_name(line: LerpLine) -> str:
+    """A coefficient's line in words."""
+    return f"{line.table} {COEFFICIENTS[line.role]}"
+
+
+def lerp_law(line: LerpLine) -> list[ROW]:
+    """The power law through a coefficient's means, with its band."""
+    depths = [one.layers for one in line.at]
+    rows = []
+    for i in range(9):
+        depth = 2 ** (math.log2(min(depths)) + i / 8 * math.log2(max(depths) / min(depths)))
+        found = line.law.log2_at({"depth": depth})
+        if found is not None:
+            low, high = 2 ** found[1].low, 2 ** found[1].high
+            rows.append({"x": depth, "y": 2 ** found[0], "low": low, "high": high, "s": lerp_name(line)})
+    return rows
+
+
+def _lerp_chart(lines: Sequence[LerpLine]) -> Chart:
+    import altair as alt
+
+    names = [lerp_name(line) for line in lines]
+    points = [
+        {
+            "x": one.layers,
+            "y": one.mean,
+            "s": lerp_name(line),
+            "std": f"{one.std:.3g}",
+            "mean": f"{one.mean:.4g}",
+            "run": one.run.id,
+            "seed": one.run.seed,
+            "href": f"#run-{one.run.id}",
+        }
+        for line in lines
+        for one in line.at
+    ]
+    fitted = [row for line in lines for row in lerp_law(line)]
+    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
+    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
+    faint = alt.condition(toggle, alt.value(0.14), alt.value(0.0))
+    depths = sorted({row["x"] for row in points})
+    x = alt.X("x:Q", title="layers", scale=alt.Scale(type="log", base=2, padding=14), axis=alt.Axis(values=depths))
+    y = alt.Y("y:Q", title="mean effective α̂ at the best η", scale=alt.Scale(type="log", base=2))
+    colour = _colour("coefficient", names)
+    band = _values(fitted).mark_area(clip=True).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=faint)
+    line_ = _values(fitted).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
+    marks = (
+        _values(points)
+        .mark_point(filled=True, size=55, cursor="pointer")
+        .encode(
+            x=x,
+            y=y,
+            color=colour,
+            opacity=opacity,
+            tooltip=_tooltip(s="coefficient", run="run", seed="seed", mean="mean", std="spread over components"),
+            href="href:N",
+        )
+    )
+    chart = alt.layer(*[one for one in (band, line_, marks) if one.data.values]).add_params(toggle)
+    described = "Mean effective LERP coefficient at each depth's best learning rate, with the fitted power of depth."
+    return _chart(chart, "α̂ over depth", described, colours.named, len(names))
+
+
+def _values(rows: list[ROW]) -> alt.Chart:
+    import altair as alt
+
+    return alt.Chart(alt.InlineData(values=rows))
+
+
+def _tooltip(**fields: str) -> list[alt.Tooltip]:
+    import altair as alt
+
+    return [alt.Tooltip(field=field, type="nominal", title=title) for field, title in fields.items()]
+
+
+def _colour(title: str, names: list[str]) -> alt.Color:
+    import altair as alt
+
+    legend = alt.Legend(title=title, orient="bottom", columns=2, labelLimit=300, symbolOpacity=1)
+    return alt.Color("s:N", sort=names, scale=alt.Scale(domain=names), legend=legend)
+
+
+def _chart(chart: alt.LayerChart, title: str, description: str, palette: Any, n: int) -> Chart:
+    spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict()
+    spec.pop("config", None)  # the page's, since it depends on the ground
+    return Chart(title, description, spec, tuple(palette(n)), tuple(palette(n, dark=True)))

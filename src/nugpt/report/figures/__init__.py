@@ -1,0 +1,46 @@
+"""The figures for print: each file draws one kind from a plan's answers, or none where its records do not have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nugpt.report.answers import PlanAnswer
+from nugpt.report.figures.curves import draw_curves
+from nugpt.report.figures.law import draw_law
+from nugpt.report.figures.lerp import draw_lerp
+from nugpt.report.figures.multipliers import draw_multipliers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["KINDS", "Drawn", "draw"]
+
+# Kind → its function; the kind is part of the file's name. A new figure is one file and one line here.
+KINDS: dict[str, Callable[[PlanAnswer], "Figure | None"]] = {
+    "loss": draw_curves,
+    "best-lr": draw_law,
+    "multipliers": draw_multipliers,
+    "alpha": draw_lerp,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A figure and what it is called."""
+
+    plan: str
+    kind: str
+    figure: "Figure"
+
+    @property
+    def name(self) -> str:
+        """The name of its files, without the ending; a plan's name is fit for one."""
+        return f"{self.plan}-{self.kind}"
+
+
+def draw(found: PlanAnswer) -> list[Drawn]:
+    """Every figure that the plan's records allow."""
+    drawn = [(kind, function(found)) for kind, function in KINDS.items()]
+    return [Drawn(found.plan.name, kind, figure) for kind, figure in drawn if figure is not None]

@@ -1,0 +1,59 @@
+"""The best learning rate against a size: optima with intervals, the power law through them, and the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nugpt.report.answers import Path, PlanAnswer
+from nugpt.report.charts import law_line, law_points, path_name
+from nugpt.report.figures.paper import STYLE, legend, looks, panels, sizes_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw_law(found: PlanAnswer) -> Figure | None:
+    """One panel for each size that a path follows through three values or more."""
+    from matplotlib import rc_context
+
+    names = dict.fromkeys(path.answer.along for path in found.paths if len(path.curves) > 2)
+    if not names:
+        return None
+    with rc_context(STYLE):
+        figure, axes = panels(len(names))
+        for at, along in zip(axes, names, strict=True):
+            _draw(at, along, [path for path in found.paths if path.answer.along == along])
+    return figure
+
+
+def _draw(axes: Axes, along: str, paths: Sequence[Path]) -> None:
+    for path, look in zip(paths, looks(len(paths), ordered=False), strict=True):
+        _path(axes, path, look)
+    sizes = sorted({one.curve.sizes[along] for path in paths for one in path.answer.curves})
+    sizes_axis(axes, sizes, along)
+    axes.set_ylabel("log₂ of the best η")
+    legend(axes)
+
+
+def _path(axes: Axes, path: Path, look: dict[str, Any]) -> None:
+    line = law_line(path)
+    slope = path.answer.drift
+    name = path_name(path)
+    if slope.slope is not None:
+        name += f": slope {slope.slope:.2f} ({slope.interval.low:.2f} to {slope.interval.high:.2f})"
+    axes.plot([row["x"] for row in line], [row["y"] for row in line], color=look["color"])
+    low, high = [row["low"] for row in line], [row["high"] for row in line]
+    axes.fill_between([row["x"] for row in line], low, high, color=look["color"], alpha=0.12, linewidth=0)
+    axes.plot([], [], **look, label=name)
+    for row in law_points(path):
+        style = {"color": look["color"], "linestyle": "none"}
+        if row["kind"] == "optimum":
+            if row["low"] is not None:
+                axes.plot([row["x"]] * 2, [row["low"], row["high"]], color=look["color"], linewidth=1.8, alpha=0.6)
+            axes.plot([row["x"]], [row["y"]], marker=look["marker"], **style)
+        elif row["kind"] == "edge":
+            axes.plot([row["x"]], [row["y"]], marker="_", markersize=9, **style)
+        else:  # an arrow towards where the optimum may be
+            axes.plot([row["x"]], [row["y"]], marker="^" if row["kind"] == "at least" else "v", fillstyle="none", **style)

@@ -1,0 +1,75 @@
+"""`against-llama`: νGPT and a plain pre-norm transformer, both tuned, at equal FLOPs and at equal wall-clock.
+
+The baseline is tuned in learning rate and weight decay, and it warms up, as whoever trains one would have it. A νGPT
+step takes longer, so at equal time the baseline takes more of them: how many more is known only once both have run, and
+what they buy is read off runs a quarter longer.
+"""
+
+from __future__ import annotations
+
+from nugpt.spec.parametrization import NUGPT, PRENORM_COMPLETEP
+from nugpt.spec.plan import Curve
+from nugpt.spec.scales import Scale, scale_named
+from nugpt.spec.schedule import Schedule
+from nugpt.spec.study import Claim, Setting, Study
+from nugpt.studies.grids import POLICY, SPACING, Size, around, curve, expected, fixed_steps
+from nugpt.studies.rules import not_worse
+
+SHAPES = {
+    "paper": ((12, 12), (12, 28)),
+    "evidence": ((4, 8), (4, 16)),
+    "lab": ((4, 4), (4, 8)),
+    "tiny": ((2, 1), (2, 2)),
+}
+WEIGHT_DECAYS = {"paper": (0.03, 0.1, 0.3), "evidence": (0.03, 0.1, 0.3), "lab": (0.1, 0.3), "tiny": (0.1, 0.3)}
+POINTS = {"paper": 9, "evidence": 5, "lab": 5, "tiny": 3}
+SEEDS = {"evidence": (0, 1), "lab": (0,)}  # of the baseline, which has the more curves; elsewhere the scale's own
+LONGER = 1.25
+LONGER_WEIGHT_DECAY = 0.1  # what more steps buy is read at one weight decay
+WARMUP = 20  # one step in so many
+
+
+def _baseline(at: Scale, setting: Setting, size: Size, weight_decay: float, horizon: float) -> Curve:
+    return curve(
+        at,
+        setting,
+        PRENORM_COMPLETEP,
+        size,
+        log2_lrs=around(expected(at, PRENORM_COMPLETEP, size), POINTS[at.name], SPACING[at.name]),
+        seeds=SEEDS.get(at.name),
+        weight_decay=weight_decay,
+        schedule=Schedule(warmup=size.steps // WARMUP),
+        label={"weight_decay": weight_decay, "horizon": horizon},
+    )
+
+
+def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
+    """νGPT over learning rates; the baseline over learning rates and weight decays, and once a quarter longer."""
+    at = scale_named(scale)
+    steps = fixed_steps(at)
+    made: list[Curve] = []
+    for layers, heads in SHAPES[scale]:
+        size, longer = Size(layers, heads, steps), Size(layers, heads, round(LONGER * steps))
+        made.append(curve(at, setting, NUGPT, size, label={"weight_decay": 0.0, "horizon": 1.0}))
+        made += [_baseline(at, setting, size, decay, 1.0) for decay in WEIGHT_DECAYS[scale]]
+        made.append(_baseline(at, setting, longer, LONGER_WEIGHT_DECAY, LONGER))
+    return tuple(made)
+
+
+STUDY = Study(
+    id="against-llama",
+    title="νGPT and the plain pre-norm baseline, both tuned",
+    varies="architecture, heads, learning rate, weight decay of the baseline",
+    claims=(
+        Claim(
+            "νGPT's best loss is no worse than the tuned baseline's at equal FLOPs.",
+            not_worse("nugpt", "prenorm-completep", at="equal-flops"),
+        ),
+        Claim(
+            "νGPT's best loss is no worse than the tuned baseline's at equal wall-clock.",
+            not_worse("nugpt", "prenorm-completep", at="equal-time"),
+        ),
+    ),
+    curves=curves,
+    policy=POLICY,
+)

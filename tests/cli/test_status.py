@@ -1,0 +1,285 @@
+"""`nugpt status`: every state of a run, stores of a thousand runs, and files that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sweep.small import FakeEngine, finish, make_directory, make_plan, make_spec, record_of
+
+from nugpt.cli.main import main
+from nugpt.spec.plan import Curve, Plan, Policy
+from nugpt.spec.run import RunSpec
+from nugpt.store import Store
+from nugpt.store.claims import claim
+from nugpt.store.plans import Addition, PlanDirectory
+
+ALL = ("done", "diverged", "stopped", "running", "stale", "failed", "missing")
+
+
+def put(store: Store, spec: RunSpec, state: str) -> None:
+    """Bring a run into this state, as the programs that leave it there would."""
+    if state in ("done", "diverged", "stopped"):
+        store.run(spec).write_record(record_of(spec, None if state == "diverged" else 3.25, state))
+    elif state in ("running", "stale"):
+        held = claim(store.run(spec), 300.0)
+        assert held is not None
+        if state == "stale":
+            os.utime(held.path, (1e9, 1e9))
+    elif state == "failed":
+        store.run(spec).add_failure("RuntimeError: bad luck", "traceback")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A plan with a run in each state, as well as runs of no plan."""
+    directory = make_directory(tmp_path, make_plan(log2_lrs=range(-8, -8 + len(ALL))))
+    for spec, state in zip(directory.plan().specs(), ALL, strict=True):
+        put(directory.store, spec, state)
+    for seed, state in enumerate(ALL[:-1], start=50):
+        put(directory.store, make_spec(seed=seed), state)
+    return directory.store
+
+
+def shown(store: Store, capsys: pytest.CaptureFixture[str], *more: str, status: int = 0) -> str:
+    assert main(["status", "--store", str(store.root), *more]) == status
+    return capsys.readouterr().out
+
+
+def told(store: Store, capsys: pytest.CaptureFixture[str], *more: str, status: int = 0) -> Any:
+    return json.loads(shown(store, capsys, "--json", *more, status=status))
+
+
+def test_every_state_is_shown(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = shown(store, capsys)
+    assert "plan plan: " + ", ".join(f"1 {state}" for state in ALL) in printed
+    assert "3/7 (1 diverged, 1 stopped, 1 running, 1 stale, 1 failed, 1 missing)" in printed
+    assert "6 runs of no plan" in printed
+    for seed, state in enumerate(ALL[:-1], start=50):
+        spec = make_spec(seed=seed)
+        (row,) = [line.split() for line in printed.splitlines() if line.strip().startswith(spec.hash)]
+        assert row == [
+            spec.hash,
+            state,
+            "nugpt",
+            "0.015625",
+            str(seed),
+            "3.25" if state in ("done", "stopped") else "–",
+        ]
+
+
+def test_every_state_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(store, capsys)
+    (curve,) = found["plans"]["plan"]
+    assert [run["state"] for run in curve["runs"]] == list(ALL)
+    assert [run["log2_lr"] for run in curve["runs"]] == list(range(-8, -8 + len(ALL)))
+    assert [run["val_loss"] for run in curve["runs"]] == [3.25, None, 3.25, None, None, None, None]
+    assert curve["optimum"]["verdict"] in ("enclosed", "edge-censored", "flat")
+    # An end that the data do not bound is null: JSON has no infinity.
+    assert all(end is None or isinstance(end, float) for end in curve["optimum"]["interval"])
+    assert {run["seed"]: run["state"] for run in found["runs"]} == dict(enumerate(ALL[:-1], start=50))
+    assert found["problems"] == []
+
+
+def test_a_run_with_a_checkpoint_that_nobody_holds_is_stale(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = make_plan(log2_lrs=range(-8, -8 + len(ALL))).specs()[-1]
+    (store.run(spec).checkpoints / "step-000000007").mkdir(parents=True)
+    assert told(store, capsys)["plans"]["plan"][0]["runs"][-1]["state"] == "stale"
+
+
+def test_how_long_silence_may_last_is_an_option(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(store, capsys, "--stale-after", "1e12")
+    assert Counter(run["state"] for run in found["plans"]["plan"][0]["runs"])["running"] == 2
+
+
+def test_one_plan_is_shown_run_by_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = PlanDirectory(store.root / "plans" / "plan")
+    (curve,) = directory.plan().curves
+    directory.add([Addition(curve.key, 0.5, "best at the right edge of the grid")])
+    PlanDirectory.of(store, make_plan(name="other", log2_lrs=(1,)))
+    printed = shown(store, capsys, "--plan", "plan")
+    assert "other" not in printed
+    assert "of no plan" not in printed
+    for (log2_lr, seed), spec in curve.runs().items():
+        (row,) = [line.split() for line in printed.splitlines() if spec.hash in line]
+        assert row[:4] == ["of=plan", f"{log2_lr:g}", str(seed), ALL[int(log2_lr) + 8]]
+    (row,) = [line for line in printed.splitlines() if curve.run(0.5, 0).hash in line]
+    assert "missing" in row
+    assert "added: best at the right edge of the grid" in row
+    assert "added" in told(store, capsys, "--plan", "plan")["plans"]["plan"][0]["runs"][-1]
+
+
+def test_an_edge_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_directory(tmp_path)
+    finish(directory, FakeEngine(loss=lambda spec: 3.0 - spec.lr * 40))
+    printed = shown(directory.store, capsys)
+    assert "5/5" in printed
+    assert "edge-censored (right)" in printed
+    optimum = told(directory.store, capsys)["plans"]["plan"][0]["optimum"]
+    assert (optimum["verdict"], optimum["side"], optimum["log2_lr"]) == ("edge-censored", "right", None)
+    assert optimum["interval"][1] is None
+
+
+def test_a_plan_of_which_nothing_has_ended_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_directory(tmp_path)
+    assert "0/5 (5 missing)" in shown(directory.store, capsys)
+    assert told(directory.store, capsys)["plans"]["plan"][0]["optimum"] is None
+
+
+def test_looking_changes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    def contents() -> dict[str, tuple[bytes, int]]:
+        files = [path for path in store.root.rglob("*") if path.is_file()]
+        return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+    before = contents()
+    shown(store, capsys)
+    assert contents() == before
+
+
+def test_an_empty_and_a_missing_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert shown(Store(tmp_path / "empty"), capsys) == f"store {tmp_path / 'empty'} is empty\n"
+    assert told(Store(tmp_path / "empty"), capsys) == {"plans": {}, "runs": [], "problems": []}
+    for words in (["--store", str(tmp_path / "nowhere")], ["--store", str(tmp_path / "empty"), "--plan", "x"]):
+        assert main(["status", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words[-1] in line
+
+
+opened: Counter[str] = Counter()
+counting = False
+
+
+def _count(event: str, arguments: tuple[Any, ...]) -> None:
+    if counting and event == "open" and isinstance(arguments[0], str):
+        opened[os.path.basename(arguments[0])] += 1
+
+
+sys.addaudithook(_count)  # for the life of the process: hence the switch
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_thousand_runs_are_listed_reading_each_record_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], planned: bool
+) -> None:
+    global counting
+    shapes = [make_spec(steps=steps) for steps in range(100, 140)]
+    curves = tuple(Curve({"steps": spec.steps}, spec, (-8, -7, -6, -5, -4), range(5)) for spec in shapes)
+    plan = Plan("large", curves, Policy(extend=0))
+    store = Store(tmp_path / "runs")
+    if planned:
+        PlanDirectory.of(store, plan)
+    for i, spec in enumerate(plan.specs()):
+        store.run(spec).write_record(record_of(spec, 3.0 + (i % 25 - 12) ** 2 / 100))
+    opened.clear()
+    counting = True
+    try:
+        found = told(store, capsys)
+    finally:
+        counting = False
+    runs = [run for curve in found["plans"]["large"] for run in curve["runs"]] if planned else found["runs"]
+    assert len(runs) == 1000
+    assert opened["record.json"] == 1000
+    # What a plan says of its runs is not read again from each of them.
+    assert opened["spec.json"] == (0 if planned else 1000)
+    assert opened["plan.json"] == (1 if planned else 0)
+    assert opened["metrics.jsonl"] == opened["failures.jsonl"] == 0
+
+
+def spoil_record(store: Store, spec: RunSpec, content: str | None = None, **change: Any) -> Path:
+    path = store.run(spec).path / "record.json"
+    values = record_of(spec).to_dict()
+    path.write_text(json.dumps(values | change) if content is None else content)
+    return path
+
+
+def spoil_spec(store: Store, spec: RunSpec, content: str | None = None, **change: Any) -> Path:
+    path = store.run(spec).path / "spec.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | change) if content is None else content)
+    return path
+
+
+HALF = json.dumps(record_of(make_spec()).to_dict())[:100]
+
+
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize(
+    ("spoil", "change", "word"),
+    [
+        (spoil_record, {"content": HALF}, "not a whole JSON document"),
+        (spoil_record, {"content": ""}, "not a whole JSON document"),
+        (spoil_record, {"format": 2}, "format 2"),
+        (spoil_record, {"val_loss": "low"}, "val_loss is 'low'"),
+        (spoil_record, {"status": "fine"}, "'fine'"),
+        (spoil_spec, {"content": HALF}, "not a whole JSON document"),
+        (spoil_spec, {"format": 2}, "format 2"),
+        (spoil_spec, {"steps": "many"}, "steps is 'many'"),
+        (spoil_spec, {"lr": "fast"}, "fast"),
+        (spoil_spec, {"table": [1]}, "table"),
+        (spoil_spec, {"seed": None}, "seed is None"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_and_the_other_runs_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], planned: bool, spoil: Any, change: dict[str, Any], word: str
+) -> None:
+    plan = make_plan()
+    store = Store(tmp_path / "runs")
+    if planned:
+        PlanDirectory.of(store, plan)
+    for spec in plan.specs():
+        put(store, spec, "done")
+    path = spoil(store, plan.specs()[2], **change)
+    if planned and spoil is spoil_spec:  # the plan knows the spec: nothing is lost, and the worker names the file
+        assert [run["state"] for run in told(store, capsys)["plans"]["plan"][0]["runs"]] == ["done"] * 5
+        return
+    content = path.read_bytes()
+    assert main(["status", "--store", str(store.root)]) == 2
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert str(path) in line
+    assert word in line
+    assert main(["status", "--store", str(store.root), "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == [line.removeprefix("nugpt: error: ")]
+    if planned:
+        states = [run["state"] for run in found["plans"]["plan"][0]["runs"]]
+        assert states == ["done", "done", "unreadable", "done", "done"]
+        assert "1 unreadable" in shown.out
+    else:
+        assert len(found["runs"]) == 4
+        assert "4 runs of no plan" in shown.out
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [('{"format": 2}', "format 2"), ("{", "not a whole JSON document"), ("[]", "form"), ('{"format": 1}', "form")],
+)
+def test_a_plan_that_cannot_be_read_is_named_and_the_others_are_shown(
+    store: Store, capsys: pytest.CaptureFixture[str], content: str, word: str
+) -> None:
+    spoiled = PlanDirectory.of(store, replace(make_plan(log2_lrs=(3,)), name="newer")).path / "plan.json"
+    spoiled.write_text(content)
+    assert main(["status", "--store", str(store.root)]) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert str(spoiled) in line
+    assert word in line
+    assert "plan plan: 1 done" in printed.out
+
+
+def test_a_worker_names_the_spoiled_record_and_touches_nothing(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path)
+    path = spoil_record(directory.store, directory.plan().specs()[2], content=HALF)
+    engine = FakeEngine()
+    with pytest.raises(ValueError, match=str(path)):
+        finish(directory, engine)
+    assert engine.ensembles == []
+    assert path.read_text() == HALF

@@ -1,0 +1,47 @@
+"""What carries a run: checked when it is given, with a line that says what would be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from nugpt.engines.lab import Options
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("micro_batch", 0),
+        ("checkpoint_every", -1),
+        ("keep", 0),
+        ("log_every", 0),
+        ("threads", 0),
+        ("attention", "flash9"),
+        ("loss", "fused9"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_names_it(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name) as error:
+        Options(**{name: value})
+    assert repr(value) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "mps", "meta", "cpu:3:4", "cuda:99"])
+def test_a_device_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="device is") as error:
+        Options(device=name).torch_device()
+    assert repr(name) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_device_and_compiling_by_default() -> None:
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert Options().torch_device().type == expected
+    assert Options(device="cpu").torch_device() == torch.device("cpu")
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        assert Options().compiles(device) is (device.type == "cuda")
+        assert Options(compile=True).compiles(device) is True
+        assert Options(compile=False).compiles(device) is False

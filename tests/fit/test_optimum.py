@@ -1,0 +1,268 @@
+"""The optimum of a curve: planted truths, verdicts on every odd curve, and what must not matter."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fit.synthetic import FAMILIES, sweep
+
+from nugpt.fit import Interval, NoiseModel, Point, optimum, study_noise
+from nugpt.fit.noise import curve_noise, pool
+from nugpt.fit.optimum import VERDICTS
+from nugpt.fit.points import levels
+
+# A curve of a prototype: 2400 steps at d_model 384, where a fit by hand gave -7.24.
+REAL = {-8.0: 3.587, -7.5: 3.554, -7.0: 3.550, -6.5: 3.695, -6.0: 4.483}
+
+
+def curve(losses: dict[float, float | None], seed: int = 0, status: str = "diverged") -> list[Point]:
+    return [Point(x, y, seed, "done" if y is not None else status) for x, y in losses.items()]
+
+
+def seeds(losses: dict[float, float], count: int, noise: float, rng_seed: int = 0) -> list[Point]:
+    rng = np.random.default_rng(rng_seed)
+    effects = rng.normal(0, 0.02, size=count)
+    return [
+        Point(x, y + effects[s] + rng.normal(0, noise), s) for s in range(count) for x, y in losses.items()
+    ]  # fmt: skip
+
+
+def test_a_real_curve() -> None:
+    found = optimum(curve(REAL))
+    assert found.verdict == "enclosed"
+    assert found.log2_lr is not None
+    assert abs(found.log2_lr - -7.24) < 0.06  # the hand fit had no error of its own; a quarter of the interval's half
+    assert found.interval.contains(-7.24)
+    assert found.interval.inside(Interval(-7.6, -6.8))
+    assert found.best_point is not None
+    assert found.best_point.log2_lr == -7.0
+    assert found.loss is not None
+    assert found.loss < 3.551
+    assert found.window == Interval(-8.0, -6.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nearly_no_noise_on_a_fine_grid_gives_the_planted_optimum(family: str) -> None:
+    # What is left is the family's shape: none but one is what is fitted. A tenth of an octave costs below 0.003 nats.
+    rng = np.random.default_rng(5)
+    errors = []
+    for _ in range(8):
+        one = sweep(rng, family, 3, 0.25, noise=0.0005, missing=0.0)
+        found = optimum(one.points)
+        assert found.verdict == "enclosed"
+        assert found.log2_lr is not None
+        errors.append(found.log2_lr - one.log2_lr)
+    assert float(np.median(np.abs(errors))) < 0.1
+
+
+def test_more_seeds_narrow_the_interval() -> None:
+    widths = [optimum(seeds(REAL, count, noise=0.01)).interval.width for count in (2, 4, 16)]
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_a_seed_effect_common_to_all_learning_rates_does_not_matter() -> None:
+    points = seeds(REAL, 3, noise=0.003)
+    moved = [replace(p, loss=(p.loss or 0.0) + 0.3 * p.seed) for p in points]
+    a, b = optimum(points), optimum(moved)
+    assert a.log2_lr == pytest.approx(b.log2_lr, abs=1e-6)  # the two-way fit is solved to rounding
+    assert a.interval == pytest.approx(b.interval, abs=1e-6)
+
+
+def test_a_shift_of_the_axis_shifts_the_answer() -> None:
+    points = seeds(REAL, 3, noise=0.003)
+    there = optimum([replace(p, log2_lr=p.log2_lr + 4) for p in points])
+    here = optimum(points)
+    assert there.interval == pytest.approx([end + 4 for end in here.interval], abs=1e-6)
+
+
+def test_order_of_points_does_not_matter_and_the_answer_repeats() -> None:
+    points = seeds(REAL, 3, noise=0.003)
+    assert optimum(points) == optimum(points[::-1]) == optimum(points)
+
+
+def test_missing_seeds_do_not_move_a_level() -> None:
+    # Seed 1 is half a nat worse everywhere; where it alone is missing, a plain mean would be half a nat lower.
+    points = [Point(x, y + 0.5 * s, s) for x, y in REAL.items() for s in (0, 1) if (x, s) != (-7.5, 1)]
+    found = optimum(points)
+    assert found.best_point is not None
+    assert found.best_point.log2_lr == -7.0
+    assert found.best_point.loss == pytest.approx(3.550 + 0.25, abs=1e-6)
+
+
+# Verdicts
+
+
+def test_best_at_either_edge_is_censored_there() -> None:
+    falling = optimum(curve({-9.0: 3.9, -8.5: 3.7, -8.0: 3.587}))
+    assert (falling.verdict, falling.side, falling.log2_lr) == ("edge-censored", "right", None)
+    assert falling.interval.high == math.inf
+    assert falling.interval.low > -9
+    rising = optimum(curve({-7.0: 3.550, -6.5: 3.695, -6.0: 4.483}))
+    assert (rising.verdict, rising.side) == ("edge-censored", "left")
+    assert rising.interval.low == -math.inf
+    assert rising.interval.high < -6.5
+
+
+@pytest.mark.parametrize("status", ["diverged", "stopped"])
+def test_a_failure_next_to_the_best_encloses_it(status: str) -> None:
+    found = optimum(curve({-8.5: 3.65, -8.0: 3.587, -7.5: 3.554, -7.0: 3.53, -6.5: None}, status=status))
+    assert found.verdict == "enclosed"
+    assert found.log2_lr is not None
+    assert -7.5 < found.log2_lr < -6.5
+    assert found.interval.high <= -6.5
+
+
+def test_a_failure_beyond_a_best_at_the_left_edge_leaves_the_left_open() -> None:
+    found = optimum(curve({-7.0: 3.55, -6.5: 3.70, -6.0: None}))
+    assert (found.verdict, found.side) == ("edge-censored", "left")
+
+
+def test_failures_are_not_fitted_whatever_loss_they_carry() -> None:
+    with_failure = [*curve(REAL), Point(-5.5, 1.0, 0, "diverged"), Point(-9.0, 1.0, 0, "stopped")]
+    found = optimum(with_failure)
+    assert found.best_point is not None
+    assert found.best_point.log2_lr == -7.0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_plateau_is_flat(count: int) -> None:
+    plateau = dict.fromkeys((-8.0, -7.5, -7.0, -6.5, -6.0), 3.5)
+    found = optimum(seeds(plateau, count, noise=0.004, rng_seed=1))
+    assert found.verdict == "flat"
+    assert found.log2_lr is None
+
+
+def test_small_differences_are_no_plateau_when_the_noise_is_known_to_be_smaller() -> None:
+    shallow = {x: 3.5 + 0.004 * (x + 7) ** 2 for x in (-9.0, -8.0, -7.0, -6.0, -5.0)}
+    quiet = NoiseModel(variance=0.0003**2, dof=40)
+    assert optimum(curve(dict(shallow)), pooled=quiet).verdict == "enclosed"
+    loud = NoiseModel(variance=0.02**2, dof=40)
+    assert optimum(curve(dict(shallow)), pooled=loud).verdict == "flat"
+
+
+def test_everything_diverged() -> None:
+    found = optimum(curve({-7.0: None, -6.0: None}))
+    assert (found.verdict, found.side, found.log2_lr, found.loss) == ("edge-censored", "left", None, None)
+    assert found.interval == Interval(-math.inf, -7.0)
+    assert "no learning rate trained" in found.notes
+
+
+def test_a_loss_that_is_no_number_counts_as_diverged() -> None:
+    points = [*curve(REAL), Point(-5.5, math.nan, 0), Point(-5.0, math.inf, 0), Point(-4.5, None, 0)]
+    found = optimum(points)
+    assert found.verdict == "enclosed"
+    assert any("3 done without a finite loss" in note for note in found.notes)
+
+
+def test_one_point() -> None:
+    assert optimum([Point(-7.0, 3.5, 0)]).verdict == "edge-censored"
+    assert optimum([Point(-7.0, 3.5, 0)]).side is None
+    enclosed_above = optimum([Point(-7.0, 3.5, 0), Point(-6.0, None, 0, "diverged")])
+    assert (enclosed_above.verdict, enclosed_above.side) == ("edge-censored", "left")
+
+
+def test_three_points_of_one_seed() -> None:
+    found = optimum(curve({-8.0: 3.587, -7.0: 3.550, -6.0: 4.483}))
+    assert found.verdict == "enclosed"
+    assert found.interval.inside(Interval(-8.0, -6.0))
+    assert found.interval.width > optimum(curve(REAL)).interval.width  # fewer points know less
+
+
+def test_duplicates_are_averaged() -> None:
+    points = curve(REAL)
+    doubled = [*points, *(replace(p, loss=(p.loss or 0) + 0.002) for p in points)]
+    found = optimum(doubled)
+    assert any("averaged" in note for note in found.notes)
+    assert found.interval == pytest.approx(optimum(points).interval, abs=1e-6)
+
+
+losses = st.one_of(st.none(), st.floats(-2, 20), st.sampled_from([math.nan, math.inf]))
+points_of_any_kind = st.builds(
+    Point,
+    st.floats(-12, 0),
+    losses,
+    st.integers(0, 3),
+    st.sampled_from(["done", "done", "done", "diverged", "stopped"]),
+)
+
+
+@given(st.lists(points_of_any_kind, min_size=1, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_any_points_give_a_verdict(points: list[Point]) -> None:
+    found = optimum(points)
+    assert found.verdict in VERDICTS
+    assert (found.log2_lr is not None) == (found.verdict == "enclosed")
+    assert found.interval.low <= found.interval.high
+    if found.log2_lr is not None:
+        assert found.interval.contains(found.log2_lr)
+        assert found.interval.bounded
+        assert found.loss is not None
+        assert math.isfinite(found.loss)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"points": []}, "points is empty"),
+        ({"points": curve({-7.0: 3.0}), "level": 90}, "level is 90"),
+        ({"points": curve({-7.0: 3.0}), "level": math.nan}, "level is nan"),
+    ],
+)
+def test_refusals(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        optimum(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("field", "value"), [("status", "failed"), ("log2_lr", math.nan)])
+def test_a_point_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{field} is {value!r}"):
+        Point(**{"log2_lr": -7.0, "loss": 3.0, "seed": 0, "status": "done", field: value})  # type: ignore[arg-type]
+
+
+# Noise
+
+
+def test_noise_is_recovered_and_seed_effects_are_kept_apart() -> None:
+    points = [seeds(REAL, 6, noise=0.005, rng_seed=i) for i in range(40)]
+    noise = study_noise(points)
+    assert noise.deviation == pytest.approx(0.005, rel=0.1)  # 800 degrees of freedom: 2.5 %, four times over
+    # 40 curves × 5: 0.02 to 5 %, three times over.
+    assert math.sqrt(noise.seed_variance) == pytest.approx(0.02, rel=0.15)
+
+
+def test_pooled_noise_matters_where_a_curve_has_one_seed() -> None:
+    quiet, loud = (optimum(curve(REAL), pooled=NoiseModel(s**2, 30)) for s in (0.001, 0.03))
+    assert quiet.interval.width < loud.interval.width
+
+
+def test_a_curve_is_not_counted_twice_in_what_is_pooled() -> None:
+    points = seeds(REAL, 3, noise=0.005)
+    alone = optimum(points)
+    assert optimum(points, pooled=curve_noise(levels(points))).interval == pytest.approx(alone.interval, abs=1e-9)
+
+
+def test_pooling_weighs_by_degrees_of_freedom() -> None:
+    both = pool([NoiseModel(1.0, 1.0), NoiseModel(4.0, 3.0)])
+    assert (both.variance, both.dof) == ((1 * 1 + 4 * 3) / 4, 4)
+    assert pool([]) == NoiseModel(0.0, 0.0)
+
+
+def test_two_way_fit_against_hand_worked_numbers() -> None:
+    # Seeds differ by 0.2 with residuals ±0.01 in a 2 × 2 table: squares 4 · 0.01², one degree of freedom.
+    table = {(-8.0, 0): 3.01, (-8.0, 1): 3.19, (-7.0, 0): 2.99, (-7.0, 1): 3.21}
+    fitted = levels([Point(x, y, s) for (x, s), y in table.items()])
+    assert fitted.mean == pytest.approx([3.10, 3.10], abs=1e-6)
+    assert fitted.seed_effects == pytest.approx([-0.1, 0.1], abs=1e-6)
+    assert (fitted.squares, fitted.dof) == (pytest.approx(4e-4, rel=1e-3), 1)
+
+
+def test_grid_places_equal_but_for_rounding_are_one() -> None:
+    fitted = levels([Point(-7.0, 3.0, 0), Point(-7.0 + 1e-9, 3.2, 1)])
+    assert len(fitted.x) == 1
+    assert list(itertools.chain(fitted.count)) == [2.0]

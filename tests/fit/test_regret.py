@@ -1,0 +1,80 @@
+"""What a wrong learning rate costs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.fit.synthetic import FAMILIES, sweep
+
+from nugpt.fit import Optimum, Point, cautious_lr, optimum, regret, regret_at, sensitivity
+
+
+def parabola(centre: float, seeds: int = 2, curvature: float = 0.1) -> Optimum:
+    rng = np.random.default_rng(0)
+    grid = np.arange(centre - 2, centre + 2.1, 0.5)
+    points = [
+        Point(float(x), 3.5 + curvature * float(x - centre) ** 2 + rng.normal(0, 0.001), s)
+        for x in grid
+        for s in range(seeds)
+    ]
+    return optimum(points)
+
+
+def test_regret_of_a_planted_shift() -> None:
+    cost = regret(parabola(-7.0), parabola(-8.0))
+    assert cost.nats == pytest.approx(0.1, rel=0.2)  # curvature × 1²; a fifth is the shape's own freedom at this noise
+    assert cost.interval.contains(0.1)
+    assert cost.interval.low > 0.05
+
+
+def test_no_shift_may_cost_nothing() -> None:
+    cost = regret(parabola(-7.0), parabola(-7.0))
+    assert cost.interval.low == 0.0
+    assert cost.interval.high < 0.003
+
+
+def test_a_given_learning_rate_is_certain() -> None:
+    own = parabola(-8.0)
+    assert regret_at(own, -7.0).interval.width <= regret(parabola(-7.0), own).interval.width * 1.05
+
+
+def test_where_learning_rates_failed_the_cost_is_unbounded() -> None:
+    losses = {-9.0: 3.7, -8.5: 3.62, -8.0: 3.56, -7.5: 3.58}
+    points = [Point(x, y, 0) for x, y in losses.items()]
+    own = optimum([*points, Point(-7.0, None, 0, "diverged")])
+    assert regret_at(own, -6.8).nats == math.inf
+    assert regret_at(own, -8.0).interval.high < 0.1
+
+
+def test_without_an_optimum_nothing_is_claimed() -> None:
+    beyond = optimum([Point(x, -x, 0) for x in (-8.0, -7.0, -6.0)])
+    assert regret(beyond, parabola(-7.0)).nats is None
+    assert regret(parabola(-7.0), beyond).interval.high == math.inf
+    assert sensitivity(beyond).at(1.0).nats is None
+    assert cautious_lr(beyond) is None
+    nothing = optimum([Point(-7.0, None, 0, "diverged")])
+    assert regret(parabola(-7.0), nothing).nats is None
+
+
+def test_sensitivity_tells_the_sides_apart() -> None:
+    rng = np.random.default_rng(2)
+    one = sweep(rng, "exponential", 3, 0.25, noise=0.002, missing=0.0)
+    costs = sensitivity(optimum(one.points))
+    for octaves in (-1.0, -0.5, 0.5, 1.0):
+        truth = float(one.shape(np.asarray(octaves)))
+        assert costs.at(octaves).nats == pytest.approx(truth, rel=0.3)  # the shape one octave off, from 3 noisy seeds
+    left, right = costs.at(-1.0).nats, costs.at(1.0).nats
+    assert left is not None
+    assert right is not None
+    assert right > 2 * left
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_cautious_choice_leans_away_from_the_cliff(family: str) -> None:
+    found = optimum(sweep(np.random.default_rng(3), family, 2, 0.5, noise=0.01, missing=0.0).points)
+    cautious = cautious_lr(found)
+    assert cautious is not None
+    assert found.log2_lr is not None
+    assert found.interval.low - 0.5 < cautious < found.log2_lr

@@ -1,0 +1,220 @@
+"""Drift, power laws and role exponents: planted slopes come back, and what cannot be decided is not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.fit.synthetic import study
+
+from nugpt.fit import (
+    Edge,
+    EdgeRule,
+    Interval,
+    Observed,
+    Optimum,
+    Point,
+    drift,
+    lerp_power_law,
+    optimum,
+    power_law,
+    profile,
+    role_exponents,
+    stability_edge,
+    study_noise,
+)
+from nugpt.fit.regression import fit_line
+
+
+def at(log2_lr: float | None, deviation: float = 0.03, verdict: str | None = None) -> Optimum:
+    """An optimum with nothing but a place."""
+    known = log2_lr is not None
+    return Optimum(
+        verdict=verdict or ("enclosed" if known else "edge-censored"),
+        side=None,
+        log2_lr=log2_lr,
+        interval=Interval(-math.inf, math.inf),
+        deviation=deviation if known else None,
+        loss=None,
+        loss_interval=None,
+        best_point=None,
+        window=None,
+        level=0.9,
+    )
+
+
+@pytest.mark.parametrize(("slope", "answer"), [(0.0, "holds"), (-0.4, "does not hold"), (0.1, "not decided here")])
+def test_no_drift_is_an_equivalence_test(slope: float, answer: str) -> None:
+    found = drift([(2.0**i, at(-7.0 + slope * i)) for i in range(5)])
+    assert found.slope == pytest.approx(slope)
+    assert found.no_drift == answer
+
+
+def test_an_interval_that_covers_zero_is_not_enough() -> None:
+    found = drift([(2.0**i, at(-7.0, deviation=0.4)) for i in range(3)])
+    assert found.interval.contains(0.0)
+    assert found.no_drift == "not decided here"
+
+
+@pytest.mark.parametrize("optima", [[], [at(-7.0)], [at(-7.0), at(-7.0)], [at(-7.0), at(-7.0), at(None)]])
+def test_fewer_than_three_sizes_decide_nothing(optima: list[Optimum]) -> None:
+    found = drift([(2.0**i, one) for i, one in enumerate(optima)])
+    assert (found.slope, found.no_drift) == (None, "not decided here")
+    assert found.interval == Interval(-math.inf, math.inf)
+
+
+def test_three_sizes_that_are_one_decide_nothing() -> None:
+    assert drift([(2.0, at(-7.0)) for _ in range(3)]).no_drift == "not decided here"
+
+
+def test_a_size_beyond_its_grid_forbids_no_drift_and_a_flat_one_does_not() -> None:
+    sizes = [(2.0**i, at(-7.0)) for i in range(4)]
+    beyond = drift([*sizes, (16.0, at(None))])
+    assert (beyond.no_drift, beyond.dropped, beyond.censored) == ("not decided here", (16.0,), True)
+    flat = drift([*sizes, (16.0, at(None, verdict="flat"))])
+    assert (flat.no_drift, flat.dropped) == ("holds", (16.0,))
+
+
+def test_a_vague_optimum_weighs_little() -> None:
+    sizes = [(2.0**i, at(-7.0)) for i in range(4)]
+    found = drift([*sizes, (16.0, at(-9.0, deviation=2.0))])
+    assert found.slope == pytest.approx(0.0, abs=0.01)  # weight (0.03/2)² of the others'
+
+
+def test_scatter_beyond_the_deviations_widens_the_interval() -> None:
+    quiet = drift([(2.0**i, at(-7.0)) for i in range(6)])
+    loud = drift([(2.0**i, at(-7.0 + 0.2 * (-1) ** i)) for i in range(6)])
+    assert loud.interval.width > 2 * quiet.interval.width
+
+
+def test_edges_drift_too() -> None:
+    edges: list[tuple[float, Edge]] = []
+    for i in range(4):
+        grid = {x: (None if x > -5.9 - 0.5 * i else 3.5 + 0.1 * abs(x + 7.5)) for x in np.arange(-9.0, -4.0, 0.25)}
+        points = [Point(float(x), y, 0, "done" if y is not None else "diverged") for x, y in grid.items()]
+        edges.append((2.0**i, stability_edge(points, EdgeRule())))
+    found = drift(edges)
+    assert found.interval.contains(-0.5)
+    assert found.no_drift == "does not hold"
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, math.inf])
+def test_a_size_is_above_zero(size: float) -> None:
+    with pytest.raises(ValueError, match="size is"):
+        drift([(size, at(-7.0))])
+
+
+# Power laws
+
+
+def test_a_law_of_two_variables_without_noise() -> None:
+    places = [{"steps": t, "batch": b} for t in (500.0, 2000.0, 8000.0) for b in (16.0, 64.0)]
+    observed = [Observed(p, -2.0 - math.log2(p["steps"]) / 3 + math.log2(p["batch"]) / 2, 0.02) for p in places]
+    law = power_law(observed)
+    assert law.exponents == pytest.approx({"batch": 0.5, "steps": -1 / 3})
+    assert law.constant == pytest.approx(-2.0)
+    predicted = law.log2_at({"steps": 32_000.0, "batch": 32.0})
+    assert predicted is not None
+    value, interval = predicted
+    assert value == pytest.approx(-2.0 - math.log2(32_000) / 3 + 2.5)
+    inside = law.log2_at({"steps": 2000.0, "batch": 32.0})
+    assert inside is not None
+    assert interval.width > inside[1].width  # further out is less sure
+
+
+def test_a_variable_that_does_not_vary_is_left_out() -> None:
+    law = power_law([Observed({"steps": t, "batch": 32.0}, -math.log2(t) / 3, 0.02) for t in (1.0, 2.0, 4.0)])
+    assert set(law.exponents) == {"steps"}
+    assert "batch does not vary" in law.notes
+
+
+def test_variables_that_move_together_are_not_told_apart() -> None:
+    law = power_law([Observed({"steps": t, "batch": 2 * t}, -math.log2(t), 0.02) for t in (1.0, 2.0, 4.0, 8.0)])
+    assert (law.exponents, law.constant) == ({}, None)
+    assert law.log2_at({"steps": 2.0, "batch": 2.0}) is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_values_give_no_law(count: int) -> None:
+    law = power_law([Observed({"steps": 2.0**i}, 0.0, 0.1) for i in range(count)])
+    assert law.exponents == {}
+
+
+def test_lines_against_the_closed_form() -> None:
+    # Without deviations it is the textbook line: slope Sxy/Sxx, variance s²/Sxx, n − 2 degrees of freedom.
+    x, y = np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, 0.4, 0.3, -1.2])
+    line = fit_line(np.column_stack([np.ones(4), x]), y)
+    assert line is not None
+    sxx = float(np.sum((x - x.mean()) ** 2))
+    slope = float(np.sum((x - x.mean()) * y)) / sxx
+    rest = y - y.mean() - slope * (x - x.mean())
+    error = math.sqrt(float(rest @ rest) / 2 / sxx)
+    assert line.coefficients[1] == pytest.approx(slope)
+    # 2.919986 is the 95 % point of Student's t with two degrees of freedom.
+    assert line.interval(1, 0.90) == pytest.approx((slope - 2.919986 * error, slope + 2.919986 * error), rel=1e-6)
+
+
+def test_the_lerp_law_covers_its_exponent_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(8)
+    hits = 0
+    for _ in range(1000):
+        alphas = {d: [float(d**-0.5 * np.exp(rng.normal(0, 0.1))) for _ in range(2)] for d in (2, 4, 8, 16)}
+        hits += lerp_power_law(alphas).intervals["depth"].contains(-0.5)
+    assert 0.87 < hits / 1000 < 0.93  # exact at 0.9: three binomial deviations of 0.0095
+
+
+def test_lerp_means_that_are_no_numbers_are_left_out() -> None:
+    law = lerp_power_law({2: [0.5], 4: [0.35, math.nan], 8: [0.25], 16: [0.0]})
+    assert law.values == 3
+    with pytest.raises(ValueError, match="must hold a mean above 0"):
+        lerp_power_law({2: [math.nan]})
+
+
+def test_refusals_of_power_laws() -> None:
+    with pytest.raises(ValueError, match="observed is empty"):
+        power_law([])
+    with pytest.raises(ValueError, match="steps is 0"):
+        Observed({"steps": 0}, 1.0)
+    with pytest.raises(ValueError, match="all must name the same"):
+        power_law([Observed({"steps": 1.0}, 1.0), Observed({"batch": 1.0}, 1.0)])
+
+
+# Roles
+
+
+def test_role_exponents_add_the_slope_of_the_multiplier() -> None:
+    widths = (96.0, 192.0, 384.0, 768.0)
+    optima = {
+        "hidden": [(w, at(0.1)) for w in widths],
+        "output": [(w, at(-1.0 - 0.25 * math.log2(w / 96))) for w in widths],
+    }
+    hidden, output = role_exponents(optima, {"hidden": -0.75, "output": -0.75})
+    assert (hidden.exponent, hidden.slope.no_drift) == (pytest.approx(-0.75), "holds")
+    assert (output.exponent, output.slope.no_drift) == (pytest.approx(-1.0), "does not hold")
+    assert output.interval.contains(-1.0)
+    with pytest.raises(ValueError, match="role 'input' was swept"):
+        role_exponents({"input": []}, {"hidden": 0.0})
+
+
+def test_a_multiplier_is_profiled_over_learning_rates() -> None:
+    # The loss is lowest at a multiplier of 2^-1; each multiplier's own best learning rate lies elsewhere.
+    rng = np.random.default_rng(4)
+    curves = []
+    for log2_multiplier in (-3.0, -2.0, -1.0, 0.0, 1.0):
+        (one,) = study(rng, "exponential", 2, np.array([-7 + 0.3 * log2_multiplier]), same_shape=True, spacing=0.5)
+        lifted = [
+            Point(p.log2_lr, None if p.loss is None else p.loss + 0.03 * (log2_multiplier + 1) ** 2, p.seed, p.status)
+            for p in one.points
+        ]
+        curves.append((log2_multiplier, lifted))
+    points = profile(curves, study_noise([runs for _, runs in curves]))
+    assert {p.seed for p in points} == {0, 1}
+    found = optimum(points)
+    assert found.verdict == "enclosed"
+    assert found.interval.contains(-1.0)
+
+
+def test_a_multiplier_at_which_nothing_trains_has_failed() -> None:
+    (only,) = profile([(1.0, [Point(-7.0, None, 0, "diverged")])])
+    assert (only.status, only.loss) == ("diverged", None)

@@ -1,0 +1,112 @@
+"""The generated part of docs/studies.md: `python -m tests.studies.page` writes it, a test compares it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from nugpt.spec.plan import Plan
+from nugpt.spec.run import RunSpec
+from nugpt.spec.scales import SCALES
+from nugpt.spec.study import Setting, Study
+from nugpt.spec.study_rules import describe
+from nugpt.studies import STUDIES, plan
+from nugpt.studies.grids import flops_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
+BEGIN = "<!-- from here on written by `python -m tests.studies.page` -->\n"
+ORDER = ("tiny", "lab", "evidence", "paper")
+# First measurements on one H200 (milliseconds per replica and step, 4 layers, 16k tokens: 2.04, 2.85, 5.06 at d_model
+# 96, 192, 384): 0.4 ms a layer and 310 TFLOP/s meet all three within 3 %.
+LAYER_S = 0.4e-3
+H200_FLOPS = 310e12
+# One core: 0.05, 0.14 and 0.4 s per replica and step at tiny-l2h1, -l2h2 and -l2h4, which are 1.4, 4.2 and 14 GFLOP.
+CORE_FLOPS, CORES = 30e9, 2
+
+
+def setting(scale: str) -> Setting:
+    return Setting(data="0" * 16, vocab_size=SCALES[scale].vocab_size)
+
+
+def planned(study: Study, scale: str) -> Plan:
+    return plan(study, scale, setting(scale))
+
+
+def h200_seconds(spec: RunSpec) -> float:
+    return spec.steps * LAYER_S * spec.model.n_layers + flops_of(spec) / H200_FLOPS
+
+
+@cache
+def generated() -> str:
+    claims = "\n".join(
+        f"| `{study.id}` | {claim.text} | {describe(claim.rule)} |"
+        for study in STUDIES.values()
+        for claim in study.claims
+    )
+    sizes = "\n".join(_size_row(study, scale) for study in STUDIES.values() for scale in ORDER)
+    union = "\n".join(_union_row(scale) for scale in ORDER)
+    return f"""
+## Claims and rules
+
+| study | claim or question | rule |
+|---|---|---|
+{claims}
+
+## Sizes
+
+Runs and FLOPs are those of the grid as first planned. Time is an estimate from first measurements of a step: at `tiny`
+on two CPU cores, at `lab` and `evidence` on one H200; compiling, validation and points added later come on top.
+
+| study | scale | layers×heads | steps | tables | curves | seeds | runs | FLOPs | minutes |
+|---|---|---|---|---|---|---|---|---|---|
+{sizes}
+
+## All studies together
+
+Runs that studies share are run once.
+
+| scale | runs | FLOPs | hours |
+|---|---|---|---|
+{union}
+"""
+
+
+def _size_row(study: Study, scale: str) -> str:
+    made = planned(study, scale)
+    specs = made.specs()
+    shapes = dict.fromkeys(f"{c.spec.model.n_layers}×{c.spec.model.n_heads}" for c in made.curves)
+    steps = sorted({c.spec.steps for c in made.curves})
+    tables = dict.fromkeys(c.spec.table.name for c in made.curves)
+    seeds = sorted({len(c.seeds) for c in made.curves}, reverse=True)
+    cells = [
+        f"`{study.id}`",
+        scale,
+        ", ".join(shapes),
+        ", ".join(f"{n:,}" for n in steps),
+        ", ".join(tables),
+        str(len(made.curves)),
+        " or ".join(str(n) for n in seeds),
+        str(len(specs)),
+        f"{sum(map(flops_of, specs)):.1e}",
+        f"{seconds / 60:.1f}" if (seconds := _seconds(scale, specs)) is not None else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _union_row(scale: str) -> str:
+    specs = {spec.hash: spec for study in STUDIES.values() for spec in planned(study, scale).specs()}.values()
+    seconds = _seconds(scale, specs)
+    hours = "" if seconds is None else f"{seconds / 3600:.1f}"
+    return f"| {scale} | {len(specs)} | {sum(map(flops_of, specs)):.1e} | {hours} |"
+
+
+def _seconds(scale: str, specs: Iterable[RunSpec]) -> float | None:
+    if scale == "paper":
+        return None  # a cluster's, and nobody has measured one
+    return sum(flops_of(s) / (CORES * CORE_FLOPS) if scale == "tiny" else h200_seconds(s) for s in specs)
+
+
+if __name__ == "__main__":
+    written, _, _ = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(written + BEGIN + generated(), encoding="utf-8")

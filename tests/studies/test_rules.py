@@ -1,0 +1,140 @@
+"""Every claim has a rule, and every rule can be read off the runs that its study plans."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.studies.page import planned
+
+from nugpt.spec.plan import Plan
+from nugpt.spec.study_rules import KINDS, Rule, describe
+from nugpt.studies import STUDIES
+
+IDS = list(STUDIES)
+MEASURED = ("layer",)  # what a rule may split by that is measured within a run rather than planned
+SLOPES = ("no-drift", "drift", "slope-near", "joint-slope", "multiplier-slope", "lerp-slope")
+
+
+def values(made: Plan, label: str, table: str | None) -> set[object]:
+    return {c.label[label] for c in made.curves if label in c.label and table in (None, c.label["table"])}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_study_claims_or_asks_something_in_a_sentence(id: str) -> None:
+    made = STUDIES[id]
+    assert made.claims
+    for claim in made.claims:
+        assert claim.text.endswith(".")
+        assert "\n" not in claim.text
+        assert isinstance(claim.rule, Rule)
+    assert len({claim.text for claim in made.claims}) == len(made.claims)
+
+
+def test_what_the_paper_claims_has_a_verdict() -> None:
+    without = {id for id in IDS if not any(claim.rule.decides for claim in STUDIES[id].claims)}
+    assert without == {"depth-sweep-ours-alpha-power-law"}, "the paper fits it and claims nothing"
+
+
+@pytest.mark.parametrize("scale", ["paper", "evidence", "lab", "tiny"])
+@pytest.mark.parametrize("id", IDS)
+def test_a_rule_names_tables_and_axes_that_the_plan_has(id: str, scale: str) -> None:
+    made = planned(STUDIES[id], scale)
+    tables = values(made, "table", None)
+    for claim in STUDIES[id].claims:
+        rule = claim.rule
+        assert {rule.table, rule.against} - {None} <= tables
+        assert (rule.along is not None) == (rule.kind in SLOPES or rule.kind == "slope-change")
+        if rule.along is not None:
+            assert len(values(made, rule.along, rule.table)) >= 3, f"{claim.text} needs three sizes for an interval"
+        if rule.by is not None and rule.by not in MEASURED:
+            assert len(values(made, rule.by, rule.table)) >= 2
+        if rule.against is not None:
+            shared = [
+                {
+                    (c.label["layers"], c.label["heads"], c.label["steps"])
+                    for c in made.curves
+                    if c.label["table"] == name
+                }
+                for name in (rule.table, rule.against)
+            ]
+            assert shared[0] <= shared[1], "compared at the same sizes"
+
+
+def test_bounds_by_hand() -> None:
+    """The numbers that decide, written a second time: changing one is a decision."""
+    found = {
+        (id, claim.rule.kind, claim.rule.table, claim.rule.of, claim.rule.at): claim.rule
+        for id in IDS
+        for claim in STUDIES[id].claims
+    }
+    wanted = {
+        ("width-fixed-steps", "drift", "ngpt", None, None): (None, -0.1),
+        ("width-fixed-steps", "no-drift", "nugpt", None, None): (-0.1, 0.1),
+        ("width-fixed-steps", "loss-not-worse", "nugpt", None, None): (None, 0.01),
+        ("mup-drifts-ours-not", "drift", "completep", None, None): (0.1, None),
+        ("mup-drifts-ours-not", "no-drift", "nugpt", None, None): (-0.1, 0.1),
+        ("depth-sweeps", "no-drift", "ngpt", None, None): (-0.2, 0.2),
+        ("depth-sweeps", "no-drift", "nugpt", None, None): (-0.2, 0.2),
+        ("depth-sweeps", "sensitivity-not-worse", "nugpt", None, None): (None, 0.01),
+        ("depth-mup-depth-sweep", "drift", "depth-mup", None, None): (0.2, None),
+        ("width-sweep-ngpt-ours-with-token-corr", "drift", "ngpt", None, None): (None, -0.1),
+        ("width-sweep-ngpt-ours-with-token-corr", "no-drift", "nugpt", None, None): (-0.1, 0.1),
+        ("steps-sweep-ngpt-ours", "slope-near", "nugpt", None, None): (-13 / 30, -7 / 30),
+        ("width-sweep-ngpt-ours-without-tc-corrections", "slope-near", "nugpt", None, None): (-13 / 30, -7 / 30),
+        ("alignment_val", "alignment", "nugpt", "omega", "end"): (0.4, 0.6),
+        ("alignment_val_l12h28", "alignment", "nugpt", "max(alpha, nu)", "end"): (0.45, 0.65),
+        ("alignment_val_loss_weighted", "alignment", "nugpt", "max(alpha, nu)", "loss-weighted"): (0.65, 0.85),
+        ("depth-sweep-baseline-alpha-power-law", "lerp-slope", "ngpt", "alpha_A", None): (-0.7, -0.3),
+        ("both-eta-input-output-sweep", "multiplier", "nugpt", "output", None): (-1.5, -0.5),
+        ("width-sweep-ngpt-mup-vs-muppr", "loss-near", "nugpt-full-align", None, None): (-0.01, 0.01),
+        ("width-sweep-ngpt-mup-vs-muppr-tuned", "loss-near", "nugpt-full-align", None, None): (-0.01, 0.01),
+        ("held-out", "prediction", "nugpt", None, "held-out"): (-0.25, 0.25),
+        ("held-out", "regret", "nugpt", None, "held-out"): (None, 0.02),
+    }
+    for key, bounds in wanted.items():
+        rule = found[key]
+        assert (rule.low, rule.high) == pytest.approx(bounds), key
+        assert rule.level == 0.90
+
+
+def test_drift_and_no_drift_cannot_both_hold() -> None:
+    """No slope lies inside the bounds of transfer and beyond those of drift over the same axis."""
+    rules = [claim.rule for made in STUDIES.values() for claim in made.claims]
+    for axis in ("heads", "layers"):
+        still = [r for r in rules if r.kind == "no-drift" and r.along == axis]
+        moves = [r for r in rules if r.kind == "drift" and r.along == axis and r.decides]
+        assert still
+        assert moves
+        for a in still:
+            for b in moves:
+                assert a.low is not None
+                assert a.high is not None
+                assert (b.low is not None and b.low >= a.high) or (b.high is not None and b.high <= a.low)
+
+
+def test_rules_in_words() -> None:
+    width = STUDIES["width-fixed-steps"].claims
+    assert describe(width[0].rule) == "slope of the best η over heads for ngpt: 90% interval at most -0.1"
+    assert describe(width[1].rule) == "slope of the best η over heads for nugpt: 90% interval from -0.1 to 0.1"
+    for made in STUDIES.values():
+        for claim in made.claims:
+            assert re.fullmatch(r"[^\n|`]+", describe(claim.rule)), "fits a cell of a table"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "wobble"}, "rule is 'wobble', but must be one of no-drift"),
+        ({"kind": "drift", "low": float("nan")}, "low of rule 'drift' is nan"),
+        ({"kind": "no-drift", "low": 0.1, "high": -0.1}, "rule 'no-drift' has the bounds 0.1 and -0.1"),
+        ({"kind": "no-drift", "level": 1.0}, "level of rule 'no-drift' is 1.0"),
+    ],
+)
+def test_a_wrong_rule_is_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Rule(**values)  # type: ignore[arg-type]
+
+
+def test_every_kind_is_used() -> None:
+    assert {claim.rule.kind for made in STUDIES.values() for claim in made.claims} == set(KINDS)

@@ -1,0 +1,201 @@
+"""Grids that grow: beyond an edge until the best is enclosed, then around it; each point once, with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.sweep.small import (
+    FakeEngine,
+    executions,
+    finish,
+    grid,
+    make_directory,
+    make_plan,
+    make_spec,
+    parabola,
+    plain_optimum,
+    race,
+    states,
+)
+
+from nugpt.spec.plan import Curve, Plan, Policy
+from nugpt.spec.run import RunSpec
+from nugpt.store.plans import Addition
+from nugpt.sweep import state
+from nugpt.sweep.grow import next_points
+from nugpt.sweep.worker import grown
+
+
+@pytest.fixture(autouse=True)
+def _plain_verdicts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Verdicts that are beyond doubt; the fit of noisy curves has tests of its own."""
+    monkeypatch.setattr(state, "optimum", plain_optimum)
+    state._optimum.cache_clear()
+    yield
+    state._optimum.cache_clear()
+
+
+START = (-8.0, -7.0, -6.0, -5.0)
+
+
+def loss_at(best: float, diverges_from: float = math.inf):  # type: ignore[no-untyped-def]
+    """A steep parabola around `best`, and nothing but divergence from some learning rate on."""
+    return lambda spec: None if math.log2(spec.lr) >= diverges_from else parabola(best)(spec)
+
+
+@pytest.mark.parametrize(
+    ("best", "side", "expected"),
+    [(-3.0, "right", [-4.0, -3.0, -2.0]), (-10.0, "left", [-11.0, -10.0, -9.0])],
+)
+def test_points_are_added_beyond_the_edge_until_the_best_is_enclosed(
+    tmp_path: Path, best: float, side: str, expected: list[float]
+) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=8, spacing=1.0)))
+    finish(directory, FakeEngine(loss=loss_at(best)))
+    (curve,) = states(directory)
+    found = curve.optimum()
+    assert found is not None
+    assert found.verdict == "enclosed"
+    # On that side alone, and no further than it takes to see the loss rise again.
+    assert [addition.log2_lr for addition in directory.additions()] == expected
+    for place in curve.places:
+        assert place.state == "done"
+        assert place.added == (None if place.log2_lr in START else f"best at the {side} edge of the grid")
+
+
+@pytest.mark.parametrize("extend", [0, 1, 3])
+def test_no_more_points_are_added_than_the_policy_allows(tmp_path: Path, extend: int) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=extend, spacing=0.5)))
+    finish(directory, FakeEngine(loss=loss_at(20.0)))
+    assert grid(directory) == [*START, *(-5 + 0.5 * k for k in range(1, extend + 1))]
+    found = states(directory)[0].optimum()
+    assert found is not None
+    assert (found.verdict, found.side) == ("edge-censored", "right")
+
+
+def test_a_grid_of_which_nothing_trains_grows_to_the_left(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=6, spacing=1.0)))
+    finish(directory, FakeEngine(loss=loss_at(-10.0, diverges_from=-8.5)))
+    assert grid(directory) == [-11, -10, -9, *START]
+    found = states(directory)[0].optimum()
+    assert found is not None
+    assert found.verdict == "enclosed"
+
+
+def test_a_divergence_closes_the_grid_on_its_side(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4, spacing=1.0)))
+    finish(directory, FakeEngine(loss=loss_at(-5.5, diverges_from=-5)))
+    assert grid(directory) == list(START)
+
+
+def test_one_point_alone_grows_on_both_sides(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan((-6,), policy=Policy(extend=4, spacing=1.0)))
+    finish(directory, FakeEngine(loss=loss_at(-6)))
+    assert grid(directory) == [-7, -6, -5]
+
+
+def test_the_optimum_is_refined_spacing_by_spacing(tmp_path: Path) -> None:
+    policy = Policy(extend=4, spacing=1.0, refine=(0.5, 0.25))
+    directory = make_directory(tmp_path, make_plan((-8, -7, -6, -5, -4), policy=policy))
+    finish(directory, FakeEngine(loss=loss_at(-6.25)))
+    added = [(addition.log2_lr, addition.reason) for addition in directory.additions()]
+    half, quarter = "0.5 octave around the optimum", "0.25 octave around the optimum"
+    # Two steps on either side of the best so far, without what is there: first around −6, then around −6.5 or −6,
+    # which are as good as each other.
+    assert [x for x, reason in added if reason == half] == [-6.5, -5.5]
+    assert [x for x, reason in added if reason == quarter] in ([-6.75, -6.25], [-6.25, -5.75])
+    assert len(added) == 4
+
+
+def test_a_refinement_does_not_follow_an_optimum_that_moves(tmp_path: Path) -> None:
+    policy = Policy(extend=0, refine=(0.5,))
+    directory = make_directory(tmp_path, make_plan((-8, -7, -6, -5, -4), policy=policy))
+    # Half-way points are better than whole octaves, the outermost one best of all.
+    finish(directory, FakeEngine(loss=lambda spec: 3.0 + (math.log2(spec.lr) + 6) ** 2 - (spec.lr == 2**-5.5) * 9))
+    assert grid(directory) == [-8, -7, -6.5, -6, -5.5, -5, -4]
+
+
+def test_a_finished_plan_asks_for_nothing_more(tmp_path: Path) -> None:
+    policy = Policy(extend=4, spacing=1.0, refine=(0.5, 0.25))
+    directory = make_directory(tmp_path, make_plan(START, policy=policy))
+    finish(directory, FakeEngine(loss=loss_at(-4.5)))
+    before = directory.additions()
+    assert before
+    engine = FakeEngine(loss=loss_at(-4.5))
+    assert finish(directory, engine).done == 0
+    assert engine.ensembles == []
+    assert directory.additions() == before
+    (curve,) = grown(directory.plan(), directory, 60.0)
+    assert next_points(curve, directory.plan().policy) == []
+
+
+def test_a_curve_that_is_not_finished_does_not_grow(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4)))
+    (curve,) = grown(directory.plan(), directory, 60.0)
+    assert curve.optimum() is None
+    finish(make_directory(tmp_path, make_plan(START[1:], name="part")), FakeEngine(loss=loss_at(20.0)))
+    (curve,) = grown(directory.plan(), directory, 60.0)
+    assert [place.state for place in curve.places] == ["missing", "done", "done", "done"]
+    found = curve.optimum()
+    assert found is not None
+    assert found.verdict == "edge-censored"
+    assert directory.additions() == []
+
+
+def test_curves_grow_each_for_itself(tmp_path: Path) -> None:
+    curves = [Curve({"steps": steps}, make_spec(steps=steps), START, (0,)) for steps in (100, 200)]
+    directory = make_directory(tmp_path, Plan("plan", tuple(curves), Policy(extend=4, spacing=1.0)))
+    finish(directory, FakeEngine(loss=lambda spec: parabola(-6.5 if spec.steps == 100 else -4.0)(spec)))
+    assert {addition.curve for addition in directory.additions()} == {curves[1].key}
+
+
+def test_an_addition_needs_all_of_its_seeds(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(START, seeds=(0, 1, 2), policy=Policy(extend=4, spacing=1.0)))
+    finish(directory, FakeEngine(loss=lambda spec: parabola(-4.5)(spec) + 0.0001 * spec.seed))
+    (curve,) = states(directory)
+    for x in grid(directory):
+        assert sorted(place.seed for place in curve.places if place.log2_lr == x) == [0, 1, 2]
+
+
+def test_two_workers_grow_a_plan_together_and_add_each_point_once(tmp_path: Path) -> None:
+    policy = Policy(extend=6, spacing=1.0, refine=(0.5,))
+    directory = make_directory(tmp_path, make_plan((-10, -9, -8, -7), seeds=(0, 1), policy=policy))
+    race(directory, tmp_path / "log", workers=2, peers=2)
+    added = [addition.log2_lr for addition in directory.additions()]
+    assert len(set(added)) == len(added)
+    (curve,) = states(directory)
+    assert executions(tmp_path / "log") == {place.spec.hash: 1 for place in curve.places}
+    alone = make_directory(tmp_path / "alone", make_plan((-10, -9, -8, -7), seeds=(0, 1), policy=policy))
+    finish(alone, FakeEngine())
+    assert directory.additions() == alone.additions()
+
+
+def test_what_was_added_elsewhere_is_taken_up(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path)
+    (curve,) = directory.plan().curves
+    directory.add([Addition(curve.key, -6.5, "asked for"), Addition("0" * 16, -1.0, "of no curve of this plan")])
+    assert finish(directory, FakeEngine()).done == 6
+    (state,) = states(directory)
+    assert [p.log2_lr for p in state.places if p.added == "asked for"] == [-6.5]
+
+
+@pytest.mark.parametrize(("start", "best"), [(range(-8, -4), -4.0), (range(-5, -1), -6.0)])
+def test_the_fit_itself_leads_a_plan_to_a_gentle_slope_before_a_cliff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: range, best: float
+) -> None:
+    monkeypatch.undo()
+
+    def loss(spec: RunSpec) -> float:
+        """What a learning-rate curve looks like: a slope of 0.1 nats an octave, then e^3-fold an octave."""
+        u = math.log2(spec.lr) - best
+        return 3.0 + 0.1 * (math.expm1(3 * u) / 3 - u) + 0.05 * u * u
+
+    directory = make_directory(tmp_path, make_plan(tuple(start), policy=Policy(extend=4, spacing=1.0)))
+    finish(directory, FakeEngine(loss=loss))
+    assert min(grid(directory)) < best < max(grid(directory))
+    found = states(directory)[0].optimum()
+    assert found is not None
+    assert found.verdict == "enclosed"

@@ -1,0 +1,204 @@
+"""The lab engine under a worker: how many replicas it takes, and runs that race, die and diverge for real."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engines.process import kill_when, run, start
+from tests.engines.small import make_dataset, make_spec, result_of
+from tests.sweep.measure import measured_bytes, wide
+
+from nugpt.data import TokenDataset
+from nugpt.engines.lab import Options
+from nugpt.engines.lab import engine as engine_module
+from nugpt.engines.lab.engine import MOST_ON_CPU, USABLE, LabEngine
+from nugpt.spec.model import total_parameters
+from nugpt.spec.plan import Curve, Plan, Policy
+from nugpt.store import Store
+from nugpt.store.plans import PlanDirectory
+from nugpt.sweep.state import plan_state
+
+OPTIONS = Options(device="cpu", checkpoint_every=5, log_every=1, threads=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
+    return make_dataset(tmp_path_factory.mktemp("data"))
+
+
+def lay_down(store: Path, dataset: TokenDataset, steps: int = 24, log2_lrs: tuple[float, ...] = (-8, -6, 12)) -> Path:
+    """A plan as `sweep --run` leaves it for its workers; 2^12 diverges."""
+    curve = Curve({}, make_spec(dataset, steps=steps, validations=4), log2_lrs, (0, 1))
+    directory = PlanDirectory.of(Store(store), Plan("plan", (curve,), Policy(extend=0)))
+    directory.write_launch({"data": str(dataset.path), "options": asdict(OPTIONS)})
+    return directory.path
+
+
+def worker(plan: Path, *more: str) -> list[str]:
+    return ["worker", str(plan), "--stale-after", "30", *more]
+
+
+def results(plan: Path) -> dict[str, object]:
+    directory = PlanDirectory(plan)
+    return {spec.hash: result_of(directory.store.run(spec)) for spec in directory.plan().specs()}
+
+
+def rows_written(plan: Path) -> int:
+    """Rows of metrics of all the plan's runs."""
+    return sum(path.read_bytes().count(b"\n") for path in plan.parents[1].glob("*/metrics.jsonl"))
+
+
+def ended(log: Path) -> list[str]:
+    """The runs that workers said had ended, once for every time that they said it."""
+    lines = [line.split() for line in log.read_text().splitlines()]
+    return sorted(words[1] for words in lines if len(words) == 3 and words[0] == "run")
+
+
+def test_two_workers_do_every_run_once_and_as_one_would_alone(tmp_path: Path, dataset: TokenDataset) -> None:
+    plan, alone = lay_down(tmp_path / "two", dataset), lay_down(tmp_path / "one", dataset)
+    assert run(worker(alone), tmp_path / "alone") == 0
+    log = tmp_path / "log"
+    command = worker(plan, "--peers", "2", "--replicas", "2", "--linger", "100")
+    processes = [start(command, log) for _ in range(2)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0, log.read_text()
+    assert ended(log) == sorted(spec.hash for spec in PlanDirectory(plan).plan().specs())
+    assert results(plan) == results(alone)
+
+
+def test_a_diverging_learning_rate_is_recorded_and_its_neighbours_train(tmp_path: Path, dataset: TokenDataset) -> None:
+    plan = lay_down(tmp_path / "runs", dataset)
+    assert run(worker(plan), tmp_path / "log") == 0
+    directory = PlanDirectory(plan)
+    records = {spec.lr: directory.store.run(spec).record() for spec in directory.plan().specs()}
+    statuses = {math.log2(lr): record.status for lr, record in records.items() if record is not None}
+    assert statuses == {-8: "done", -6: "done", 12: "diverged"}
+
+
+def test_killed_five_times_at_random_the_plan_ends_as_if_nothing_had_been(
+    tmp_path: Path, dataset: TokenDataset
+) -> None:
+    plan, whole = (lay_down(tmp_path / name, dataset, steps=60, log2_lrs=(-8, -6)) for name in ("killed", "whole"))
+    assert run(worker(whole), tmp_path / "whole-log") == 0
+    rng = random.Random(11)
+    log = tmp_path / "log"
+    for _ in range(5):
+        reached = rows_written(plan) + rng.randint(1, 40)
+        process = start(worker(plan, "--replicas", "3"), log)
+        killed = kill_when(process, lambda: rows_written(plan) >= reached, rng.uniform(0, 0.02))  # noqa: B023
+        assert killed, f"it ended before it was killed: {log.read_text()}"
+    assert run(worker(plan, "--replicas", "3"), log) == 0
+    assert results(plan) == results(whole)
+    assert not list(plan.parents[1].glob("*/claim-*"))
+
+
+def test_a_signal_saves_frees_the_runs_and_names_itself(tmp_path: Path, dataset: TokenDataset) -> None:
+    plan, whole = (lay_down(tmp_path / name, dataset, steps=60, log2_lrs=(-8, -6)) for name in ("asked", "whole"))
+    assert run(worker(whole), tmp_path / "whole-log") == 0
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        log, before = tmp_path / f"log-{number}", rows_written(plan)
+        process = start(worker(plan), log)
+        while process.is_alive() and rows_written(plan) <= before:
+            process.join(0.001)
+        assert process.pid is not None
+        os.kill(process.pid, number)  # a row has been written: the runs are being trained
+        process.join()
+        assert process.exitcode == 128 + number, log.read_text()
+        assert "the state is saved" in log.read_text()
+        contents = [path.read_text() for path in plan.parents[1].glob("*/claim-*")]
+        assert contents
+        assert any('"released": true' in text for text in contents)
+        (curve,) = plan_state(PlanDirectory(plan).plan(), PlanDirectory(plan), 30.0)
+        assert {place.state for place in curve.places} == {"stale"}
+    assert not list(plan.parents[1].glob("*/failures.jsonl"))
+    assert run(worker(plan), tmp_path / "log") == 0
+    assert results(plan) == results(whole)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word"),
+    [
+        (lambda plan: (plan / "launch.json").unlink(), "never launched"),
+        (lambda plan: (plan / "launch.json").write_text('{"data": "/nowhere", "options": {}}'), "/nowhere"),
+        (lambda plan: (plan / "launch.json").write_text('{"data": "", "options": {"warp": 9}}'), "warp"),
+        (lambda plan: (plan / "plan.json").write_text("{"), "plan.json"),
+    ],
+)
+def test_a_worker_that_cannot_work_says_why_in_one_line(
+    tmp_path: Path, dataset: TokenDataset, capsys: pytest.CaptureFixture[str], spoil: object, word: str
+) -> None:
+    from nugpt.cli.main import main
+
+    plan = lay_down(tmp_path / "runs", dataset)
+    spoil(plan)  # type: ignore[operator]
+    assert main(worker(plan)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert word in line
+
+
+def test_other_data_than_the_plans_is_one_line(
+    tmp_path: Path, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nugpt.cli.main import main
+
+    plan = lay_down(tmp_path / "runs", dataset)
+    other = make_dataset(tmp_path / "other", seed=1)
+    PlanDirectory(plan).write_launch({"data": str(other.path), "options": asdict(OPTIONS)})
+    assert main(worker(plan)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert dataset.content_hash in line
+    assert other.content_hash in line
+    assert not list(plan.parents[1].glob("*/failures.jsonl"))
+
+
+def test_as_many_replicas_as_memory_allows(dataset: TokenDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LabEngine(dataset, OPTIONS)
+    spec = make_spec(dataset)
+    one = 1_000_000
+    measured: list[int] = []
+    monkeypatch.setattr(engine, "_measure", lambda spec, device: measured.append(1) or one)
+    for free, wanted, expected in (
+        (one * 3.5, 100, 3),
+        (one * 3.5, 2, 2),  # no more than wanted
+        (one * 0.5, 100, 1),  # at least one: training it shows whether it fits
+        (one * 1e6, 100, MOST_ON_CPU),
+        (0, 100, 1),
+    ):
+        monkeypatch.setattr(engine_module, "_free_host_memory", lambda free=free: int(free / USABLE))
+        assert engine.capacity(spec, wanted) == expected
+    assert len(measured) == 1  # once per shape
+    engine.capacity(wide(spec, 4), 100)
+    engine.capacity(make_spec(dataset, lr=0.5, seed=3), 100)
+    assert len(measured) == 2
+
+
+def test_one_replica_is_not_measured_and_one_that_does_not_fit_is_still_tried(
+    dataset: TokenDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = LabEngine(dataset, OPTIONS)
+
+    def too_large(spec: object, device: object) -> int:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(engine, "_measure", too_large)
+    assert engine.capacity(make_spec(dataset), 1) == 1
+    assert engine.capacity(make_spec(dataset), 8) == 1
+
+
+def test_the_measure_grows_with_the_model(dataset: TokenDataset) -> None:
+    # In a process of its own, where nothing has been allocated and freed before.
+    small, large = measured_bytes(dataset.path, heads=2), measured_bytes(dataset.path, heads=64)
+    # Weights, gradients, two moments: four times the parameters, and never as much as fifty times.
+    from tests.sweep.measure import wide
+
+    parameters = 4 * total_parameters(wide(make_spec(dataset), 64).model)
+    assert 4 * parameters <= large <= 50 * parameters
+    assert small < large
