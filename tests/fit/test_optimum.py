@@ -62,8 +62,11 @@ def test_nearly_no_noise_on_a_fine_grid_gives_the_planted_optimum(family: str) -
 
 
 def test_more_seeds_narrow_the_interval() -> None:
-    widths = [optimum(seeds(REAL, count, noise=0.01)).interval.width for count in (2, 4, 16)]
-    assert widths[0] > widths[1] > widths[2]
+    # A single interval's width is itself uncertain with two seeds, so the mean of six.
+    def width(count: int) -> float:
+        return float(np.mean([optimum(seeds(REAL, count, 0.01, i)).interval.width for i in range(6)]))
+
+    assert width(2) > width(5) > width(20)
 
 
 def test_a_seed_effect_common_to_all_learning_rates_does_not_matter() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 # Command → module, class, what it does. Modules are imported only when their command is called.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -74,6 +75,7 @@ def _run(words: list[str]) -> int:
 
         print(__version__)
         return 0
+    warnings.showwarning = _show_warning
     name, rest = _split(words)
     if name not in COMMANDS:
         return _complaint(_unknown(name), status=2)
@@ -98,6 +100,12 @@ def _run(words: list[str]) -> int:
         return _complaint(error, status=1)
     except KeyboardInterrupt:
         return 130
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Our own warnings as one line of ours; a library's deprecations are not the user's business."""
+    if issubclass(category, (RuntimeWarning, UserWarning)):
+        print(f"nugpt: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:

@@ -115,11 +115,13 @@ def _tensorboard(stack: ExitStack, specs: list[RunSpec], directory: Path) -> Tra
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'nugpt[track]'") from None
-    writers = [SummaryWriter(str(directory / spec.hash)) for spec in specs]
-    for writer in writers:
-        stack.callback(writer.close)
+    writers: dict[int, Any] = {}
 
     def track(replica: int, row: dict[str, Any]) -> None:
+        if replica not in writers:
+            # What an earlier start wrote from here on is written again: it must not be shown twice.
+            writers[replica] = SummaryWriter(str(directory / specs[replica].hash), purge_step=row["step"])
+            stack.callback(writers[replica].close)
         for name, value in _numbers(row).items():
             writers[replica].add_scalar(name, value, row["step"])
 

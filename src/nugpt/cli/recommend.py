@@ -122,7 +122,8 @@ class Recommend:
                 key = replace(curve.spec, lr=1.0, seed=0).hash
                 if key not in curves or len(curve.points) > len(curves[key].points):
                     curves[key] = curve
-        answers = answer(list(curves.values()), self.level)
+        of_table = [c for c in curves.values() if c.spec is not None and c.spec.table.name == self.parametrization]
+        answers = answer(of_table or list(curves.values()), self.level)
         group = choose_group(answers, self.parametrization)
         template = next(one.curve.spec for one in answers.curves if one.curve.group == group)
         assert template is not None

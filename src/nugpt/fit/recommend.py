@@ -22,6 +22,7 @@ from nugpt.fit.drift import FAILS
 from nugpt.fit.interval import Array, Interval, central
 from nugpt.fit.regret import MOST, Cost
 from nugpt.spec.model import flops_per_token, total_parameters
+from nugpt.spec.parametrization import TABLES
 from nugpt.spec.plan import lr_at
 from nugpt.spec.roles import RESCALER_ROLES
 from nugpt.spec.run import RunSpec
@@ -83,9 +84,10 @@ class Recommendation:
 
 
 def choose_group(answers: Answers, table: str) -> str:
-    """The only group of curves with this table; several or none are named."""
+    """The group of curves with this table, the table as it is built in before changed ones; several are named."""
     groups = {one.curve.group: one.curve.spec for one in answers.curves if one.curve.spec is not None}
     found = [group for group, spec in groups.items() if spec.table.name == table]
+    found = [group for group in found if _as_built_in(groups[group])] or found
     if len(found) == 1:
         return found[0]
     if found:
@@ -93,6 +95,12 @@ def choose_group(answers: Answers, table: str) -> str:
         raise ValueError(f"table {table!r} has {len(found)} groups of curves ({names}): choose one plan with --plan")
     tables = ", ".join(sorted({spec.table.name for spec in groups.values()})) or "no table"
     raise ValueError(f"no ended run of table {table!r}, the store has {tables}")
+
+
+def _as_built_in(spec: RunSpec) -> bool:
+    defaults = {role: 2.0 ** float(row.multiplier_log2) for role, row in spec.table.rows.items()}
+    same = all(math.isclose(factor, defaults[role]) for role, factor in spec.multipliers.items())
+    return same and spec.table == TABLES.get(spec.table.name)
 
 
 def retarget(template: RunSpec, steps: int, batch: int | None = None, **model: int | None) -> RunSpec:

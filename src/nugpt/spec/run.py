@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property, lru_cache
 from typing import Any
 
 from nugpt.spec.model import ModelConfig
@@ -136,7 +137,7 @@ class RunSpec:
                 raise ValueError(f"run spec's {name} is of the wrong form: {error}") from None
         return cls(**rest)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """16 hexadecimal digits: other with every field, the same for any field order, number spelling or platform."""
         canonical = json.dumps(_spelled(self.to_dict()), sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -147,9 +148,14 @@ def _base(values: Any) -> Base:
     return Base(**{**values, "extent": Extent(**values["extent"])})
 
 
+@lru_cache(maxsize=64)  # a store of a thousand runs names a handful of tables
+def _table(text: str) -> Parametrization:
+    return table_from_dict(json.loads(text))
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
     "model": ModelConfig.from_dict,
-    "table": table_from_dict,
+    "table": lambda values: _table(json.dumps(values)),
     "base": _base,
     "schedule": lambda values: Schedule(**values),
     "start": lambda values: None if values is None else Start(**values),

@@ -115,6 +115,7 @@ def test_killed_between_the_saves_of_two_replicas(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # a hundred starts and more
 @pytest.mark.parametrize("seeds", [("0",), ("0", "1")], ids=["one", "two"])
 def test_killed_at_every_moment_of_every_save(
     data: Path,

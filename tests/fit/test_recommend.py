@@ -1,0 +1,369 @@
+"""Recommendations: planted optima and cliffs, the table's own numbers, how far they are carried, what is written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fit.synthetic import FAMILIES, Shape, study, sweep
+
+from nugpt.core.init import initial_value
+from nugpt.core.optim import param_groups
+from nugpt.fit.curves import Answers, Measured, answer, measured
+from nugpt.fit.points import Point
+from nugpt.fit.recommend import (
+    LIMITS,
+    NO_DATA,
+    Recommendation,
+    choose_group,
+    from_base_lr,
+    read_recipe,
+    recipe,
+    recommend,
+    retarget,
+    rules,
+    run_flops,
+    to_toml,
+)
+from nugpt.fit.regret import MOST
+from nugpt.spec import Base, Extent, ModelConfig, Schedule, load_table, parameter_shapes, resolve
+from nugpt.spec.plan import Curve
+from nugpt.spec.record import RunRecord
+from nugpt.spec.run import RunSpec
+
+MODEL = ModelConfig(n_layers=2, n_heads=2, head_dim=24, vocab_size=384, seq_len=16)
+BASE = Base.of(Extent.of(MODEL, 100, 4))
+HEADS = (1, 2, 4)
+
+
+def make_spec(heads: int = 2, **changes: Any) -> RunSpec:
+    fields: dict[str, Any] = {
+        "model": replace(MODEL, n_heads=heads, n_kv_heads=0, d_mlp=0),
+        "table": load_table("nugpt"),
+    }
+    fields |= {"base": BASE, "lr": 1.0, "steps": 100, "batch": 4, "data": "0" * 16}
+    return RunSpec(**(fields | changes))
+
+
+def record_of(spec: RunSpec, point: Point) -> RunRecord:
+    """The record of a made-up run."""
+    return RunRecord(
+        hash=replace(spec, lr=2.0**point.log2_lr, seed=point.seed).hash,
+        status=point.status,
+        steps=spec.steps,
+        tokens=spec.steps * spec.batch * spec.model.seq_len,
+        flops=1e9,
+        wall_s=1.0,
+        val_loss=point.loss,
+        val_loss_ema=point.loss,
+        train_loss=point.loss,
+        diverged_at=None if point.status == "done" else 3,
+    )
+
+
+def curve_of(spec: RunSpec, points: Sequence[Point]) -> Measured:
+    """A curve of a plan whose runs ended so."""
+    label = {"table": spec.table.name, "heads": spec.model.n_heads, "layers": spec.model.n_layers, "steps": spec.steps}
+    made = Curve(label, spec, tuple({p.log2_lr for p in points}), tuple({p.seed for p in points}))
+    return measured(made, [(p.log2_lr, p.seed, record_of(spec, p)) for p in points])
+
+
+def planted(
+    seed: int, at: Callable[[int], float] = lambda heads: -7.0, family: str = "exponential", **options: Any
+) -> tuple[Answers, Shape]:
+    """Widths whose optima lie where planted, and the shape they share."""
+    rng = np.random.default_rng(seed)
+    optima = np.array([at(heads) for heads in HEADS])
+    sweeps = study(rng, family, 3, optima, same_shape=True, spacing=0.5, **options)
+    curves = [curve_of(make_spec(heads), one.points) for heads, one in zip(HEADS, sweeps, strict=True)]
+    return answer(curves), sweeps[0].shape
+
+
+def recommended(
+    answers: Answers, heads: int = 8, steps: int = 100, force: bool = False, **model: Any
+) -> Recommendation:
+    target = retarget(make_spec(), steps, n_heads=heads, **model)
+    return recommend(answers, choose_group(answers, "nugpt"), target, force=force)
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    return planted(1)[0]
+
+
+def test_the_recommended_rate_is_on_the_safe_side_and_costs_less_than_the_plain_optimum() -> None:
+    # The target's optimum is off the swept ones by what is assumed of an unswept slope; its shape is theirs.
+    rng = np.random.default_rng(0)
+    costs, inside = [], []
+    for trial in range(40):
+        found, shape = planted(trial, family=list(FAMILIES)[trial % len(FAMILIES)])
+        if not any(one.optimum.verdict == "enclosed" for one in found.curves):
+            continue
+        got = recommended(found, heads=16, steps=400)
+        assert got.interval is not None
+        assert got.log2_lr <= got.plain
+        spread = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in got.reaches))
+        for truth in -7.0 + spread * rng.standard_normal(50):
+            costs.append([min(float(shape(np.asarray(x - truth))), MOST) for x in (got.log2_lr, got.plain)])
+            inside.append(got.interval.contains(truth))
+    cautious, plain = np.mean(costs, axis=0)
+    assert len(costs) >= 30 * 50
+    assert cautious < 0.95 * plain  # the difference is systematic: a twentieth is far more than the trials' scatter
+    assert np.mean(inside) > 0.8  # of 90 %, less what a few dozen sweeps of several shapes scatter
+
+
+def test_the_expected_costs_are_ordered_and_the_cliff_is_on_the_right(answers: Answers) -> None:
+    got = recommended(answers)
+    assert got.expected is not None
+    assert got.plain_expected is not None
+    assert got.expected <= got.plain_expected
+    cost = {octaves: one.nats for octaves, one in got.costs}
+    assert cost[0.0] is not None
+    assert cost[0.0] < min(c for octaves, c in cost.items() if octaves and c is not None)
+    assert (cost[1.0] or 0) > 3 * (cost[-1.0] or 0)
+
+
+def test_every_number_is_the_tables_own(answers: Answers) -> None:
+    got = recommended(answers, heads=8, steps=800, n_layers=4)
+    model = ModelConfig(n_layers=4, n_heads=8, head_dim=24, vocab_size=384, seq_len=16)
+    assert got.run.model == model
+    expected = resolve(load_table("nugpt"), BASE, Extent.of(model, 800, 4), got.run.lr)
+    assert got.run.resolved() == expected
+    # By hand: m_width 4, m_depth 2, m_data 8, so η_hidden = η · 8^(-1/3) · 4^(-3/4) and α starts at 0.05 / 2.
+    row = got.run.resolved()["hidden"]
+    assert row.lr == pytest.approx(got.run.lr / 2 / 4**0.75, rel=1e-12)
+    assert got.run.resolved()["alpha_A"].init == pytest.approx(0.025, rel=1e-12)
+    assert got.run.lr == pytest.approx(2.0**got.log2_lr, rel=1e-11)  # rounded to 12 digits, as every run's η
+
+
+def test_the_interval_widens_with_the_way(answers: Answers) -> None:
+    near, far, farther = (recommended(answers, heads=heads).interval for heads in (4, 16, 32))
+    assert near is not None
+    assert far is not None
+    assert farther is not None
+    assert near.width < far.width < farther.width
+    longer = recommended(answers, heads=4, steps=1600).interval
+    assert longer is not None
+    # Four octaves of a slope known to 0.1 add a deviation of 0.4 to what is known at the nearest size.
+    own = near.width / (2 * 1.645)
+    assert longer.width / (2 * 1.645) == pytest.approx(math.hypot(own, 0.4), rel=0.1)  # of 2048 draws
+
+
+def test_a_target_that_was_swept_keeps_its_own_optimum(answers: Answers) -> None:
+    got = recommended(answers, heads=2)
+    own = next(one for one in answers.curves if one.curve.label["heads"] == 2)
+    assert got.plain == own.optimum.log2_lr
+    assert got.nearest == own.curve.name
+    assert not got.warnings
+    assert all(reach.octaves == 0 for reach in got.reaches)
+
+
+def test_a_drift_that_is_shown_is_followed_and_named() -> None:
+    found, _ = planted(3, lambda heads: -7.0 - 0.6 * math.log2(heads))
+    (path,) = found.paths
+    assert path.drift.no_drift == "does not hold"
+    got = recommended(found, heads=16)
+    line = -7.0 - 0.6 * math.log2(16)
+    assert got.interval is not None
+    assert got.interval.contains(line)
+    assert got.plain == pytest.approx(
+        line, abs=0.3
+    )  # two octaves of a slope known to about 0.07, and an optimum's error
+    assert any("drifts along width" in warning for warning in got.warnings)
+
+
+def test_what_was_swept_at_one_size_only_is_warned_of(answers: Answers) -> None:
+    got = recommended(answers, heads=4, steps=400, n_layers=4)
+    assert [w.split()[0] for w in got.warnings] == ["layers", "steps"]
+    assert not recommended(answers, heads=16).warnings  # two octaves beyond two
+    assert [w.split()[0] for w in recommended(answers, heads=32).warnings] == ["width"]
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [({"heads": 128}, "width is 3072"), ({"steps": 3200}, "steps is 3200"), ({"n_layers": 64}, "layers is 64")],
+)
+def test_beyond_the_limit_it_refuses_unless_forced(answers: Answers, target: dict[str, int], named: str) -> None:
+    with pytest.raises(ValueError, match=named) as refused:
+        recommended(answers, **{"heads": 4, **target})
+    assert "at most 4" in str(refused.value)
+    assert "--force" in str(refused.value)
+    assert recommended(answers, **{"heads": 4, **target}, force=True).warnings
+    assert set(LIMITS.values()) == {4.0, 2.0}
+
+
+def test_exactly_the_limit_is_carried_over(answers: Answers) -> None:
+    assert recommended(answers, heads=64).reaches[0].beyond == 4.0
+
+
+def test_another_batch_needs_an_exponent(answers: Answers) -> None:
+    with pytest.raises(ValueError, match="no batch exponent"):
+        retarget(make_spec(), 100, 8)
+    table = replace(load_table("nugpt"), batch=Fraction(1, 2))
+    target = retarget(make_spec(table=table), 100, 16)
+    got = recommend(answers, choose_group(answers, "nugpt"), target)
+    assert got.run.resolved().lr_base == pytest.approx(2 * got.run.lr)  # (16/4)^(1/2)
+    with pytest.raises(ValueError, match="batch is 2048"):
+        recommend(answers, choose_group(answers, "nugpt"), retarget(make_spec(table=table), 100, 128))
+
+
+def test_sizes_that_grow_together_are_one_path() -> None:
+    rng = np.random.default_rng(5)
+    curves = []
+    for n in (1, 2, 4):
+        spec = make_spec(n, model=ModelConfig(n, n, 24, 384, 16), steps=100 * n * n)
+        curves.append(curve_of(spec, sweep(rng, "exponential", 3, 0.5, 0.004, optimum=-7.0).points))
+    found = answer(curves)
+    (path,) = found.paths
+    assert (path.along, path.together) == ("width", ("layers", "steps"))
+    got = recommended(found, heads=8, n_layers=8, steps=6400)
+    on_path = {reach.axis: reach.octaves for reach in got.reaches}
+    assert on_path == pytest.approx({"width": 1.0, "layers": 0.0, "steps": 0.0, "batch": 0.0})
+    off_path = {reach.axis: reach.octaves for reach in recommended(found, heads=8, n_layers=4, steps=6400).reaches}
+    assert off_path == pytest.approx({"width": 1.0, "layers": -1.0, "steps": 0.0, "batch": 0.0})
+
+
+def test_without_an_enclosed_optimum_there_is_no_recommendation() -> None:
+    rising = [Point(x, 3.0 + 0.2 * (x + 9), seed) for x in (-9.0, -8.0, -7.0) for seed in (0, 1)]
+    found = answer([curve_of(make_spec(), rising)])
+    with pytest.raises(ValueError, match="edge-censored"):
+        recommended(found)
+
+
+def test_the_group_is_chosen_by_its_table_as_it_is_built_in(answers: Answers) -> None:
+    points = answers.curves[0].curve.points
+    plain, changed = make_spec(), make_spec(multipliers={"output": 1.0})
+    found = answer([curve_of(changed, points), curve_of(plain, points)])
+    assert choose_group(found, "nugpt") == curve_of(plain, points).group
+    others = answer([curve_of(changed, points), curve_of(make_spec(multipliers={"output": 2.0}), points)])
+    with pytest.raises(ValueError, match="2 groups of curves"):
+        choose_group(others, "nugpt")
+    with pytest.raises(ValueError, match="no ended run of table 'ngpt', the store has nugpt"):
+        choose_group(found, "ngpt")
+
+
+def test_what_is_not_given_keeps_its_proportions() -> None:
+    model = ModelConfig(2, 4, 24, 384, 16, n_kv_heads=2, d_mlp=192)
+    spec = make_spec(model=model, schedule=Schedule(warmup=10))
+    target = retarget(spec, 500, n_heads=8)
+    assert (target.model.n_kv_heads, target.model.d_mlp) == (4, 384)
+    assert target.schedule.warmup == 50
+    assert retarget(make_spec(), 100, n_heads=8).model.d_mlp == ModelConfig(2, 8, 24, 384, 16).d_mlp
+    assert retarget(make_spec(), 100, seq_len=32).batch == 2
+    with pytest.raises(ValueError, match="seq_len is 48"):
+        retarget(make_spec(), 100, seq_len=48)
+
+
+def test_costs_in_flops_and_hours(answers: Answers) -> None:
+    got = recommended(answers)
+    assert got.tuning_flops == 1e9 * len(got.runs)
+    assert len(got.runs) == sum(len(one.curve.points) for one in answers.curves)
+    assert got.flops == run_flops(got.run)
+    assert got.gpu_hours(0.5) == pytest.approx(got.flops / 5e11 / 3600)
+    with pytest.raises(ValueError, match="tflops is 0"):
+        got.gpu_hours(0.0)
+
+
+def test_from_a_bare_learning_rate() -> None:
+    got = from_base_lr(replace(retarget(make_spec(data=NO_DATA), 200, n_heads=8), lr=0.01))
+    assert got.run.lr == 0.01
+    assert got.interval is None
+    assert got.warnings
+    assert {reach.axis: reach.octaves for reach in got.reaches} == {"width": 2, "layers": 0, "steps": 1, "batch": 0}
+    with pytest.raises(ValueError, match="width is 1536"):
+        from_base_lr(retarget(make_spec(data=NO_DATA), 200, n_heads=64))
+
+
+@pytest.mark.parametrize(
+    "form", [lambda v: json.loads(json.dumps(v, allow_nan=False)), lambda v: tomllib.loads(to_toml(v))]
+)
+def test_a_recipe_is_read_back_as_the_same_run(answers: Answers, form: Callable[[Any], Any]) -> None:
+    got = recommended(answers, heads=16)
+    values = form(recipe(got, tflops=400.0))
+    assert read_recipe(values) == got.run
+    assert read_recipe(values).hash == got.run.hash
+    assert read_recipe(values, data="another").data == "another"
+    assert values["recommended"]["lr"] == got.run.lr
+    for role, row in got.run.resolved().rows.items():
+        assert values["resolved"]["rows"][role]["lr"] == row.lr
+    assert values["resolved"]["gains"] == dict(got.run.resolved().gains)
+
+
+def test_a_recipe_without_data_says_so() -> None:
+    values = recipe(from_base_lr(replace(make_spec(data=NO_DATA), lr=0.01)))
+    assert values["run"]["data"] is None
+    assert read_recipe(values).data == NO_DATA
+    assert read_recipe(values, data="1" * 16).data == "1" * 16
+
+
+def test_a_recipe_that_contradicts_itself_is_refused(answers: Answers) -> None:
+    values = recipe(recommended(answers))
+    values["resolved"]["rows"]["hidden"]["lr"] *= 1.01
+    with pytest.raises(ValueError, match="for hidden, but its table gives"):
+        read_recipe(values)
+    for broken in ({}, {"kind": "nugpt recipe", "format": 2}, {**values, "run": 3}):
+        with pytest.raises(ValueError, match="recipe"):
+            read_recipe(broken)
+
+
+@pytest.mark.parametrize("table", ["nugpt", "ngpt", "prenorm-completep"])
+def test_rules_give_every_tensor_what_our_own_trainer_gives_it(table: str) -> None:
+    family = load_table(table).family
+    run = make_spec(
+        table=load_table(table),
+        lr=0.01,
+        steps=300,
+        model=replace(MODEL, n_heads=4, n_kv_heads=0, d_mlp=0, architecture=family),
+    )
+    written = rules(run)
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
+    resolved, shapes = run.resolved(), parameter_shapes(run.model)
+    named = [(name, _meta(shape)) for name, shape in shapes.items()]
+    groups = {name: group for group in param_groups(named, resolved, run.model.roles) for name in group["names"]}
+    for name, shape in shapes.items():
+        (rule,) = [rule for rule in written["rules"] if re.fullmatch(rule["pattern"], name)]
+        group = groups[name]
+        assert (rule["lr"], rule["weight_decay"], rule["eps"]) == (group["lr"], group["weight_decay"], group["eps"])
+        start = initial_value(name, shape, 0, resolved, run.model.roles)
+        if rule["initial_value"] is not None:
+            assert start.eq(start.new_tensor(rule["initial_value"])).all()
+        elif rule["sphere_axis"] is None:
+            # The deviation of n normal numbers scatters by 1/√(2n): the smallest matrix has a few thousand.
+            assert float(start.std()) == pytest.approx(rule["initial_std"], rel=0.06)
+        else:
+            assert start.norm(dim=rule["sphere_axis"]).sub(1).abs().max() < 1e-5
+        assert rule["sphere_axis"] == run.model.roles(name).axis
+        assert rule["forward_multiplier"] == resolved.gains.get(rule["role"], 1.0)
+    assert written["forward"] == {k: v for k, v in resolved.gains.items() if k in ("residual", "logit")}
+
+
+def _meta(shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.empty(shape, device="meta")
+
+
+def test_toml_keeps_what_it_can_say() -> None:
+    values = {
+        "a key": 1,
+        "text": 'quote " back \\ line\n 𝄞 \x7f',
+        "list": [1.5, [2, 3], {"x": True, "y": None}],
+        "none": None,
+        "empty": {},
+        "deep": {"er": {"x": 1e-16, "y": 1e300}},
+    }
+    assert tomllib.loads(to_toml(values)) == {
+        "a key": 1,
+        "text": values["text"],
+        "list": [1.5, [2, 3], {"x": True}],
+        "empty": {},
+        "deep": {"er": {"x": 1e-16, "y": 1e300}},
+    }
