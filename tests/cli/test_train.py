@@ -208,13 +208,13 @@ def test_tensorboard_gets_every_number(train: Train, tmp_path: Path) -> None:
     assert train("--lr", "0.05") == 0
     assert train("--lr", "0.05", "1e39", "0.1", "--tensorboard", str(tmp_path / "tb")) == 1
     for directory in Store(tmp_path / "runs").runs():
+        if directory.spec().lr == 0.05:  # it was done before: nothing is told of it again
+            assert not (tmp_path / "tb" / directory.path.name).exists()
+            continue
         events = EventAccumulator(str(tmp_path / "tb" / directory.path.name)).Reload()
         told: dict[str, list[tuple[int, float]]] = {}
         for name in events.Tags()["scalars"]:
             told[name] = [(event.step, event.value) for event in events.Scalars(name)]
-        if directory.spec().lr == 0.05:  # it was done before
-            assert told == {}
-            continue
         expected: dict[str, list[tuple[int, Any]]] = {}
         for row in directory.read_metrics():
             by_source = {f"val_loss/{name}": loss for name, loss in row.get("val_loss_by_source", {}).items()}
@@ -225,6 +225,24 @@ def test_tensorboard_gets_every_number(train: Train, tmp_path: Path) -> None:
         assert set(told) >= (
             {"loss", "grad_norm", "norm_error", "lr_multiplier"} if directory.spec().lr == 0.1 else {"loss"}
         )
+
+
+def test_tensorboard_shows_no_row_twice_after_a_resume(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert train("--lr", "0.05", "--tensorboard", str(tmp_path / "tb")) == 0
+    (directory,) = Store(tmp_path / "runs").runs()
+    (directory.path / "record.json").unlink()  # as if killed before the end: it goes on from the checkpoint before
+    newest = max(directory.checkpoints.iterdir())
+    (newest / "state.json").unlink()
+    assert train("--lr", "0.05", "--tensorboard", str(tmp_path / "tb")) == 0
+    assert "nugpt: warning: checkpoint" in capsys.readouterr().err
+    events = EventAccumulator(str(tmp_path / "tb" / directory.path.name)).Reload()
+    steps = [event.step for event in events.Scalars("loss")]
+    assert steps == sorted(set(steps))
+    assert steps == [row["step"] for row in directory.read_metrics() if row["kind"] == "train"]
 
 
 def test_weights_and_biases_is_told_the_same(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

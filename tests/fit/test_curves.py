@@ -142,29 +142,32 @@ def test_a_slope_that_changes_with_the_length(change: float, expected: str) -> N
     assert [verdict.answer for verdict in found[2:]] == [None, None]
 
 
-@pytest.mark.parametrize(("slope", "expected"), [(0.0, "holds"), (0.5, "does not hold")])
-def test_a_roles_best_multiplier_over_width(slope: float, expected: str) -> None:
+@pytest.mark.parametrize("slope", [0.0, 0.7])
+def test_a_roles_best_multiplier_over_width(slope: float) -> None:
     def made(curve: Curve) -> Measured:
-        centre = slope * math.log2(size(curve, "heads")) if curve.label["role"] == "hidden" else 0.0
-        if curve.label["role"] == "none":
-            return runs(curve, curve.log2_lrs[0], 3.0 + 0.1 * (slope * math.log2(size(curve, "heads"))) ** 2)
-        return runs(curve, curve.log2_lrs[0], 3.0 + 0.1 * (size(curve, "octaves") - centre) ** 2)
+        role, octaves = curve.label["role"], size(curve, "octaves")
+        centre = slope * math.log2(size(curve, "heads") / 4) if role in ("hidden", "none") else 0.0
+        return runs(curve, curve.log2_lrs[0], 3.0 + loss_at(octaves - centre))
 
     found = judged("role-sweeps", "lab", made)
-    assert found[0].estimates[0].where == "hidden"
-    assert found[0].answer == expected
+    (hidden,) = found[0].estimates
+    assert hidden.where == "hidden"
+    assert hidden.interval.contains(slope)
+    # A grid of one octave does not tell the slope to 0.1, so no drift is not shown; a strong one is.
+    assert found[0].answer == ("does not hold" if slope else "not decided here")
 
 
 def test_the_best_multiplier_of_one_role() -> None:
     def made(curve: Curve) -> Measured:
-        height = 0.1 * (size(curve, "output_log2") + 1) ** 2 + 0.1 * size(curve, "input_log2") ** 2
+        height = loss_at(size(curve, "output_log2") + 1) + loss_at(size(curve, "input_log2") - 0.2)
         return runs(curve, -6.0, 3.0 + height)
 
     output, input_ = judged("both-eta-input-output-sweep", "lab", made)
-    assert output.answer == "holds"
     assert [e.where for e in output.estimates] == ["heads 2", "heads 4"]
+    assert all(e.interval.contains(-1.0) and e.interval.width < 1.5 for e in output.estimates)
+    assert output.answer != "does not hold"
     assert input_.answer is None
-    assert all(e.interval.contains(0.0) for e in input_.estimates)
+    assert all(e.interval.contains(0.2) for e in input_.estimates)
 
 
 def test_what_was_held_out() -> None:

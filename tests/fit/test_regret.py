@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.fit.synthetic import FAMILIES, sweep
 
-from nugpt.fit import Optimum, Point, cautious_lr, optimum, regret, regret_at, sensitivity
+from nugpt.fit import Interval, Optimum, Point, cautious_lr, optimum, regret, regret_at, sensitivity
+from nugpt.fit.curve import SMOOTH, Shapes
 
 
 def parabola(centre: float, seeds: int = 2, curvature: float = 0.1) -> Optimum:
@@ -71,10 +73,26 @@ def test_sensitivity_tells_the_sides_apart() -> None:
     assert right > 2 * left
 
 
+def test_the_cautious_choice_leans_away_from_the_cliff() -> None:
+    # Draws that differ in the place of the optimum alone, evenly to both sides: what remains is the cliff.
+    found = parabola(-7.0)
+    x = -7.0 + np.linspace(-0.3, 0.3, 101)
+    cliff = np.tile([0.05, 4.0, 0.01], (101, 1))
+    shapes = Shapes(x, np.full(101, 3.5), ((SMOOTH, cliff),), Interval(-math.inf, math.inf))
+    cautious = cautious_lr(replace(found, log2_lr=-7.0, shapes=shapes))
+    assert cautious is not None
+    assert -7.3 < cautious < -7.01
+    level = np.tile([1e-9, 4.0, 0.1], (101, 1))
+    even = cautious_lr(replace(found, log2_lr=-7.0, shapes=replace(shapes, groups=((SMOOTH, level),))))
+    assert even == pytest.approx(-7.0, abs=0.01)  # the grid of the search
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_cautious_choice_leans_away_from_the_cliff(family: str) -> None:
+def test_the_cautious_choice_costs_no_more_than_the_optimum_in_expectation(family: str) -> None:
     found = optimum(sweep(np.random.default_rng(3), family, 2, 0.5, noise=0.01, missing=0.0).points)
     cautious = cautious_lr(found)
     assert cautious is not None
+    assert found.shapes is not None
     assert found.log2_lr is not None
-    assert found.interval.low - 0.5 < cautious < found.log2_lr
+    expected = [float(np.mean(found.shapes.excess(x))) for x in (cautious, found.log2_lr)]
+    assert expected[0] <= expected[1] * 1.01  # the grid of the search

@@ -43,7 +43,12 @@ def best_log2_lr(spec: RunSpec) -> float:
     ratios = spec.resolved().ratios
     per_width, per_depth = MOVES.get(spec.table.name, (0.0, 0.0))
     horizon = -1 / 3 if spec.table.base.data == 0 else 0.0
-    return -7.0 + per_width * math.log2(ratios.width) + per_depth * math.log2(ratios.depth) + horizon * math.log2(ratios.data)
+    return (
+        -7.0
+        + per_width * math.log2(ratios.width)
+        + per_depth * math.log2(ratios.depth)
+        + horizon * math.log2(ratios.data)
+    )
 
 
 def noise_of(spec: RunSpec) -> np.random.Generator:

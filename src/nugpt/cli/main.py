@@ -55,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     try:
         try:
-            status = _run(list(sys.argv[1:] if arguments is None else arguments))
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                status = _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             sys.stdout.flush()  # here and not at exit, where Python would print that the reader has gone
     except BrokenPipeError:
@@ -75,7 +77,6 @@ def _run(words: list[str]) -> int:
 
         print(__version__)
         return 0
-    warnings.showwarning = _show_warning
     name, rest = _split(words)
     if name not in COMMANDS:
         return _complaint(_unknown(name), status=2)

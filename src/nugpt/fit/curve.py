@@ -51,7 +51,7 @@ def _apart(u: Array, shape: Array) -> Array:
 
 SMOOTH = Family(_smooth, np.log([0.05, 4.0, 0.012]), np.array([1.1, 0.55, 1.2]), share=7 / 8)
 APART = Family(_apart, np.log([0.06, 0.6, 0.3, 3.0]), np.array([1.0, 0.4, 1.0, 0.5]), share=1 / 8)
-# The second, which asks little of a curve, is there for what the first may miss: with more of it intervals cover too much.
+# The second, which asks little of a curve, is there for what the first may miss; with more of it intervals get too wide.
 FAMILIES = (SMOOTH, APART)
 
 

@@ -44,7 +44,7 @@ def curve_noise(curve: Levels) -> NoiseModel:
     seen = float(np.sum(curve.seed_effects**2)) / spread if spread > 0 else 0.0
     # What is seen of a seed's effect carries the noise of its points; a tenth of it is left at the least.
     own = variance * len(curve.seeds) / float(np.sum(curve.count)) if spread > 0 else 0.0
-    return NoiseModel(variance, float(curve.dof), max(seen - own, seen / 10), float(max(spread, 0)))
+    return NoiseModel(variance, curve.dof, max(seen - own, seen / 10), float(max(spread, 0)))
 
 
 def pool(models: Sequence[NoiseModel]) -> NoiseModel:

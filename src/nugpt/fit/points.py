@@ -57,7 +57,7 @@ class Levels:
     seeds: tuple[int, ...]
     seed_effects: Array
     squares: float  # sum of squared residuals of the two-way fit, points high up weighing less
-    dof: int
+    dof: float  # a point that weighs less counts less
     failed: tuple[float, ...]  # learning rates at which at least half of the seeds diverged or were stopped
     notes: tuple[str, ...] = ()
 
@@ -104,26 +104,30 @@ def _two_way(losses: dict[tuple[float, int], float], failed: tuple[float, ...], 
     seeds = sorted({key[1] for key in losses})
     if not losses:
         nothing = np.zeros(0)
-        return Levels(nothing, nothing, nothing, (), nothing, 0.0, 0, failed, notes)
+        return Levels(nothing, nothing, nothing, (), nothing, 0.0, 0.0, failed, notes)
     at = np.array([x.index(key[0]) for key in losses])
     of = np.array([seeds.index(key[1]) for key in losses])
     y = np.array(list(losses.values()))
-    lowest = np.array([y[at == i].min() for i in range(len(x))])
-    weight = 1 / (1 + (ROUGHNESS * (lowest - lowest.min())[at] / _REFERENCE_NOISE) ** 2)
-    design = np.hstack([np.eye(len(x))[at], np.eye(len(seeds))[of]]) * np.sqrt(weight)[:, None]
+    one, seed_of = np.eye(len(x))[at], np.eye(len(seeds))[of]
     # The effects of the seeds sum to nothing, so that a level is that of the average seed.
-    anchor = np.concatenate([np.zeros(len(x)), np.ones(len(seeds))])[None] * 1e3
-    fitted, *_ = np.linalg.lstsq(np.vstack([design, anchor]), np.append(y * np.sqrt(weight), 0.0), rcond=None)
+    anchor = np.concatenate([np.zeros(len(x)), np.ones(len(seeds))])[None]
+    weight = np.ones(len(y))
+    fitted = np.zeros(len(x) + len(seeds))
+    for _ in range(2):  # the first fit shows which points are high up, the second weighs them less
+        design = np.hstack([one, seed_of]) * np.sqrt(weight)[:, None]
+        fitted = np.linalg.lstsq(np.vstack([design, anchor]), np.append(y * np.sqrt(weight), 0.0), rcond=None)[0]
+        height = fitted[: len(x)] - fitted[: len(x)].min()
+        used, weight = weight, 1 / (1 + (ROUGHNESS * height[at] / _REFERENCE_NOISE) ** 2)
     rest = y - fitted[at] - fitted[len(x) + of]
-    dof = len(y) - int(np.linalg.matrix_rank(design))
+    free = len(y) - int(np.linalg.matrix_rank(design))
     return Levels(
         x=np.array(x),
         mean=fitted[: len(x)],
         count=np.bincount(at, minlength=len(x)).astype(np.float64),
         seeds=tuple(seeds),
         seed_effects=fitted[len(x) :],
-        squares=float(weight @ rest**2) if dof else 0.0,
-        dof=dof,
+        squares=float(used @ rest**2) if free else 0.0,
+        dof=free * float(used.mean()),
         failed=failed,
         notes=notes,
     )

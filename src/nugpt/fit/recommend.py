@@ -142,13 +142,11 @@ def recommend(
     nearest = min(known, key=lambda one: sum(abs(_octaves(one, goal, axis)) for axis in goal))
     reaches = _reaches(answers, known, nearest, goal)
     _refuse_beyond(reaches, force)
-    shift = sum(r.slope * r.octaves for r in reaches)
-    spread = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches))
     drawn = nearest.optimum.shapes
     assert drawn is not None
     assert nearest.optimum.log2_lr is not None
-    moved = shift + spread * np.random.default_rng(23).standard_normal(len(drawn.x))
-    best, plain = _least(drawn, moved), nearest.optimum.log2_lr + shift
+    moved = _moved(drawn, reaches)
+    best, plain = _least(drawn, moved), nearest.optimum.log2_lr + sum(r.slope * r.octaves for r in reaches)
     records = {r.hash: r for one in members for r in one.curve.records if r is not None}
     return Recommendation(
         run=replace(target, lr=lr_at(best)),
@@ -288,6 +286,20 @@ def _warnings(
     return tuple(found)
 
 
+def _moved(drawn: Shapes, reaches: Sequence[Reach]) -> Array:
+    """How far the way moves each draw's optimum.
+
+    A slope that was seen rests on the nearest size too, which stands at an end of its line: where that optimum is too
+    high, so is the slope away from it. Its error goes with the draw's; that of the table's word is independent.
+    """
+    own = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches if r.measured))
+    word = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches if not r.measured))
+    place = (np.argsort(np.argsort(drawn.x)) + 0.5) / len(drawn.x)
+    chance = np.random.default_rng(23).standard_normal(len(drawn.x))
+    moved: Array = sum(r.slope * r.octaves for r in reaches) + own * stats.norm.ppf(place) + word * chance
+    return moved
+
+
 def _paid(drawn: Shapes, moved: Array, log2_lr: float) -> Array:
     """Nats above each draw's minimum at the target, whose curve is the nearest size's, moved; failures move with it."""
     at = log2_lr - moved
@@ -302,8 +314,12 @@ def _expected(drawn: Shapes, moved: Array, log2_lr: float) -> float:
 def _least(drawn: Shapes, moved: Array) -> float:
     """log2 of the η that costs least in expectation."""
     at = drawn.x + moved
-    grid = np.linspace(float(at.min()) - 0.5, float(at.max()), 600)
-    return float(grid[int(np.argmin([_expected(drawn, moved, x) for x in grid]))])
+    low, high, best = float(at.min()) - 0.5, float(at.max()), 0.0
+    for _ in range(3):  # each time around the best of the time before: the expected cost has one valley
+        grid = np.linspace(low, high, 25)
+        best = float(grid[int(np.argmin([_expected(drawn, moved, x) for x in grid]))])
+        low, high = best - (high - low) / 12, best + (high - low) / 12
+    return best
 
 
 def _cost(drawn: Shapes, moved: Array, log2_lr: float, level: float) -> Cost:

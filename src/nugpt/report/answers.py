@@ -10,10 +10,11 @@ from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, answer, verdicts
 from nugpt.fit.points import levels
 from nugpt.fit.power_law import Observed, PowerLaw, lerp_power_law, power_law
 from nugpt.fit.verdict import Verdict
-from nugpt.report.layout import TABLES, Panel, is_multiplier, label_text, panels, text, varying
+from nugpt.report.layout import TABLES, Panel, is_multiplier, label_text, panels, printable, text, varying
 from nugpt.report.source import CurveRuns, PlanRuns, Run
 from nugpt.spec.study import Claim
 
+SIZE_WORDS = {"width": "width (d_model)", "layers": "layers", "steps": "iterations", "batch": "batch (tokens)"}
 COEFFICIENTS = {"alpha_A": "α̂_A", "alpha_M": "α̂_M"}
 
 
@@ -181,7 +182,7 @@ def _paths(plan: PlanRuns, fitted: Answers) -> tuple[Path, ...]:
         curves = tuple(runs[id(one.curve)] for one in path.curves)
         if not all(map(has_grid, curves)):
             continue
-        found.append(Path(fitted.names[path.group], path, curves, _law(path, fitted.level)))
+        found.append(Path(printable(fitted.names[path.group]), path, curves, _law(path, fitted.level)))
     return tuple(found)
 
 
@@ -231,7 +232,9 @@ def _tried(curve: CurveRuns, role: str, found: CurveAnswer | None) -> Tried | No
     if at is None or found is None or found.optimum.reached is None:
         return None
     interval = found.optimum.loss_interval
-    return Tried(at, found.optimum.reached, interval.low if interval else None, interval.high if interval else None, curve)
+    return Tried(
+        at, found.optimum.reached, interval.low if interval else None, interval.high if interval else None, curve
+    )
 
 
 def multiplier_of(curve: CurveRuns, role: str) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nugpt.report import colours
-from nugpt.report.answers import COEFFICIENTS, LerpLine, MultiplierLine, Path, Picture, PlanAnswer, Series
+from nugpt.report.answers import COEFFICIENTS, SIZE_WORDS, LerpLine, MultiplierLine, Path, Picture, PlanAnswer, Series
 from nugpt.report.scale import Stretch, stretch
 from nugpt.report.source import Run
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 HEIGHT = 300
 ROW = dict[str, Any]
-ORDINAL = {"symbolType": "circle", "orient": "bottom", "columns": 3, "labelLimit": 260}
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,7 @@ def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
 
     names = [series.name for series in picture.series]
     rows = [run_row(run, series.name, shown) for series in picture.series for run in series.runs.runs if run.ended]
-    means = [
-        {"x": x, "y": y, "s": series.name} for series in picture.series for x, y in series.means if y <= shown.top
-    ]
+    means = [{"x": x, "y": y, "s": series.name} for series in picture.series for x, y in series.means if y <= shown.top]
     optima = [row for series in picture.series if (row := _optimum_row(series)) is not None]
     toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
     opacity = alt.condition(toggle, alt.value(0.85), alt.value(0.06))
@@ -199,7 +196,10 @@ def _law_chart(axis: str, paths: Sequence[Path]) -> Chart:
     faint = alt.condition(toggle, alt.value(0.14), alt.value(0.0))
     sizes = sorted({row["x"] for row in points})
     x = alt.X(
-        "x:Q", title=f"{axis}", scale=alt.Scale(type="log", base=2, padding=14), axis=alt.Axis(values=sizes, format="~s")
+        "x:Q",
+        title=SIZE_WORDS.get(axis, axis),
+        scale=alt.Scale(type="log", base=2, padding=14),
+        axis=alt.Axis(values=sizes, format="~s"),
     )
     y = alt.Y("y:Q", title="log₂ of the best η", scale=alt.Scale(zero=False))
     colour = _colour("curves", names)
@@ -228,7 +228,7 @@ def _law_chart(axis: str, paths: Sequence[Path]) -> Chart:
         f"Best learning rate against {axis}: diamonds with their intervals, the fitted power law with its band, "
         "dashes at the stability edge, open triangles where an optimum is only bounded."
     )
-    return _chart(chart, f"Best η over {axis}", described, colours.named, len(names))
+    return _chart(chart, f"Best η over {SIZE_WORDS.get(axis, axis)}", described, colours.named, len(names))
 
 
 def _multiplier_chart(role: str, lines: Sequence[MultiplierLine]) -> Chart:
@@ -292,7 +292,7 @@ def _lerp_chart(lines: Sequence[LerpLine]) -> Chart:
     import altair as alt
 
     names = [lerp_name(line) for line in lines]
-    points = [
+    points: list[ROW] = [
         {
             "x": one.layers,
             "y": one.mean,
@@ -352,7 +352,7 @@ def _colour(title: str, names: list[str]) -> alt.Color:
     return alt.Color("s:N", sort=names, scale=alt.Scale(domain=names), legend=legend)
 
 
-def _chart(chart: alt.LayerChart, title: str, description: str, palette: Any, n: int) -> Chart:
+def _chart(chart: alt.LayerChart | alt.FacetChart, title: str, description: str, palette: Any, n: int) -> Chart:
     spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict()
     spec.pop("config", None)  # the page's, since it depends on the ground
     return Chart(title, description, spec, tuple(palette(n)), tuple(palette(n, dark=True)))

@@ -46,7 +46,8 @@ figcaption { font-weight: 600; font-size: 0.92rem; overflow-wrap: anywhere; }
 .still { background: #ffffff; border-radius: 6px; padding: 0.5rem; max-width: 100%; height: auto; }
 details { margin: 0.4rem 0; }
 summary { cursor: pointer; color: var(--link); }
-pre { overflow-x: auto; font-size: 0.78rem; background: var(--card); padding: 0.6rem; border-radius: 6px; max-height: 24rem; }
+pre { overflow-x: auto; font-size: 0.78rem; background: var(--card); padding: 0.6rem; border-radius: 6px;
+  max-height: 24rem; }
 .hint { color: var(--soft); font-size: 0.86rem; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); color: var(--soft); font-size: 0.84rem; }
 #vg-tooltip-element { max-width: 20rem; }

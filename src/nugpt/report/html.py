@@ -31,14 +31,14 @@ def joined(children: Iterable[Child], between: str = "") -> Html:
     return Html(escaped(between).join(escaped(child) for child in children))
 
 
-def tag(name: str, *children: Child, **attributes: str | None) -> Html:
+def tag(element: str, /, *children: Child, **attributes: str | None) -> Html:
     """An element; `class_` and `data_x` are attributes whose names Python does not take, none leaves one out."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(value, quote=True)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Html(f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{joined(children)}</{name}>")
+    return Html(f"<{element}{given}>" if element in _VOID else f"<{element}{given}>{joined(children)}</{element}>")
 
 
 def table(columns: Sequence[Child], rows: Iterable[Sequence[Child]], right: Sequence[int] = ()) -> Html:

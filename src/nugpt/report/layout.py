@@ -40,9 +40,16 @@ def is_multiplier(key: str) -> bool:
 def text(key: str, value: Value) -> str:
     """One entry of a label in words."""
     if key in TABLES:
-        return str(value)
+        return printable(str(value))
     shown = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{key.replace('_', ' ')} {shown}"
+    if key.endswith("_log2"):
+        return printable(f"{key.removesuffix('_log2')} × 2^{shown}")
+    return printable(f"{key.replace('_', ' ')} {shown}")
+
+
+def printable(words: str) -> str:
+    """The words without control characters and halves of characters, which no font, file or page can show."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in words)
 
 
 def label_text(curve: CurveRuns, keys: Sequence[str] | None = None) -> str:

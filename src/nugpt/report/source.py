@@ -139,9 +139,7 @@ def _read_plan(
     return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale)
 
 
-def _read_curve(
-    curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, problems: list[str]
-) -> CurveRuns:
+def _read_curve(curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, problems: list[str]) -> CurveRuns:
     runs, ended = [], []
     for (log2_lr, seed), spec in curve.runs(grid).items():
         path = store.root / spec.hash

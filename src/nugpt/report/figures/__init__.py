@@ -1,7 +1,8 @@
-"""The figures for print: each file draws one kind from a plan's answers, or none where its records do not have it."""
+"""The figures for print: each file draws one kind from a plan's answers, as far as its records have it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Drawn", "draw"]
 
 # Kind → its function; the kind is part of the file's name. A new figure is one file and one line here.
-KINDS: dict[str, Callable[[PlanAnswer], "Figure | None"]] = {
+KINDS: dict[str, Callable[[PlanAnswer], dict[str, Figure]]] = {
     "loss": draw_curves,
     "best-lr": draw_law,
     "multipliers": draw_multipliers,
@@ -32,15 +33,19 @@ class Drawn:
 
     plan: str
     kind: str
-    figure: "Figure"
+    of: str  # what tells figures of one kind apart; empty where there is one
+    figure: Figure
 
     @property
     def name(self) -> str:
         """The name of its files, without the ending; a plan's name is fit for one."""
-        return f"{self.plan}-{self.kind}"
+        return "-".join(part for part in (self.plan, self.kind, re.sub(r"[^A-Za-z0-9.-]+", "_", self.of)) if part)
 
 
 def draw(found: PlanAnswer) -> list[Drawn]:
     """Every figure that the plan's records allow."""
-    drawn = [(kind, function(found)) for kind, function in KINDS.items()]
-    return [Drawn(found.plan.name, kind, figure) for kind, figure in drawn if figure is not None]
+    return [
+        Drawn(found.plan.name, kind, of, figure)
+        for kind, function in KINDS.items()
+        for of, figure in function(found).items()
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nugpt.report.answers import Picture, PlanAnswer, Series
-from nugpt.report.figures.paper import STYLE, legend, looks, panels
+from nugpt.report.figures.paper import STYLE, legends, looks, panels, shortened
 from nugpt.report.scale import Stretch, stretch
 
 if TYPE_CHECKING:
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_curves(found: PlanAnswer) -> Figure | None:
+def draw_curves(found: PlanAnswer) -> dict[str, Figure]:
     """One panel for each picture of the plan, on one scale of the loss."""
     from matplotlib import rc_context
 
     pictures = [p for p in found.pictures if any(run.ended for series in p.series for run in series.runs.runs)]
     if not pictures:
-        return None
+        return {}
     shown = stretch(pictures)
     with rc_context(STYLE):
         figure, axes = panels(len(pictures), columns=2 if len(pictures) < 5 else 3)
         for at, picture in zip(axes, pictures, strict=True):
             _draw(at, picture, shown)
-    return figure
+        legends(figure, axes)
+    return {"": figure}
 
 
 def _draw(axes: Axes, picture: Picture, shown: Stretch) -> None:
     for series, look in zip(picture.series, looks(len(picture.series), ordered=True), strict=True):
         _series(axes, series, look, shown)
     axes.set_ylim(shown.low, shown.high)
-    axes.set_title(picture.title)
+    axes.set_title(shortened(picture.title))
     axes.set_xlabel("log₂ η")
     axes.set_ylabel("validation loss (nats)")
-    legend(axes)
 
 
 def _series(axes: Axes, series: Series, look: dict[str, Any], shown: Stretch) -> None:
@@ -44,10 +44,18 @@ def _series(axes: Axes, series: Series, look: dict[str, Any], shown: Stretch) ->
     means = [(x, y) for x, y in series.means if y <= shown.top]
     axes.plot([x for x, _ in means], [y for _, y in means], color=look["color"], zorder=2)
     style = {"linestyle": "none", "color": look["color"], "zorder": 3}
-    axes.plot([run.log2_lr for run in done], [run.loss for run in done], marker=look["marker"], alpha=0.7, **style)
+    axes.plot(
+        [run.log2_lr for run in done],
+        [float(run.loss or 0.0) for run in done],
+        marker=look["marker"],
+        alpha=0.7,
+        **style,
+    )
     axes.plot([run.log2_lr for run in off], [shown.mark] * len(off), marker="x", **style)
     axes.plot([], [], color=look["color"], marker=look["marker"], label=series.name)
     best = series.answer.optimum if series.answer else None
     if best is not None and best.log2_lr is not None and best.loss is not None and best.interval.bounded:
         axes.plot(best.interval, [best.loss, best.loss], color=look["color"], linewidth=2.4, alpha=0.55, zorder=4)
-        axes.plot([best.log2_lr], [best.loss], marker="D", markersize=5.5, markerfacecolor="white", **{**style, "zorder": 5})
+        axes.plot(
+            [best.log2_lr], [best.loss], marker="D", markersize=5.5, markerfacecolor="white", **{**style, "zorder": 5}
+        )

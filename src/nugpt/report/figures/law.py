@@ -5,36 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nugpt.report.answers import Path, PlanAnswer
+from nugpt.report.answers import SIZE_WORDS, Path, PlanAnswer
 from nugpt.report.charts import law_line, law_points, path_name
-from nugpt.report.figures.paper import STYLE, legend, looks, panels, sizes_axis
+from nugpt.report.figures.paper import STYLE, legends, looks, panels, sizes_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def draw_law(found: PlanAnswer) -> Figure | None:
-    """One panel for each size that a path follows through three values or more."""
+def draw_law(found: PlanAnswer) -> dict[str, Figure]:
+    """One figure for each size that a path follows through three values or more."""
     from matplotlib import rc_context
 
-    names = dict.fromkeys(path.answer.along for path in found.paths if len(path.curves) > 2)
-    if not names:
-        return None
-    with rc_context(STYLE):
-        figure, axes = panels(len(names))
-        for at, along in zip(axes, names, strict=True):
-            _draw(at, along, [path for path in found.paths if path.answer.along == along])
-    return figure
+    made = {}
+    for along in dict.fromkeys(path.answer.along for path in found.paths if len(path.curves) > 2):
+        with rc_context(STYLE):
+            figure, (axes,) = panels(1, width=5.0)
+            _draw(axes, along, [path for path in found.paths if path.answer.along == along])
+            legends(figure, [axes])
+        made[along] = figure
+    return made
 
 
 def _draw(axes: Axes, along: str, paths: Sequence[Path]) -> None:
     for path, look in zip(paths, looks(len(paths), ordered=False), strict=True):
         _path(axes, path, look)
     sizes = sorted({one.curve.sizes[along] for path in paths for one in path.answer.curves})
-    sizes_axis(axes, sizes, along)
+    sizes_axis(axes, sizes, SIZE_WORDS.get(along, along))
     axes.set_ylabel("log₂ of the best η")
-    legend(axes)
 
 
 def _path(axes: Axes, path: Path, look: dict[str, Any]) -> None:
@@ -56,4 +55,6 @@ def _path(axes: Axes, path: Path, look: dict[str, Any]) -> None:
         elif row["kind"] == "edge":
             axes.plot([row["x"]], [row["y"]], marker="_", markersize=9, **style)
         else:  # an arrow towards where the optimum may be
-            axes.plot([row["x"]], [row["y"]], marker="^" if row["kind"] == "at least" else "v", fillstyle="none", **style)
+            axes.plot(
+                [row["x"]], [row["y"]], marker="^" if row["kind"] == "at least" else "v", fillstyle="none", **style
+            )

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from nugpt.report.answers import PlanAnswer
 from nugpt.report.charts import lerp_law, lerp_name
-from nugpt.report.figures.paper import STYLE, legend, looks, panels, sizes_axis
+from nugpt.report.figures.paper import STYLE, legends, looks, panels, sizes_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_lerp(found: PlanAnswer) -> Figure | None:
+def draw_lerp(found: PlanAnswer) -> dict[str, Figure]:
     """One panel: each coefficient at each depth's best η, every seed a point."""
     from matplotlib import rc_context
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
     if not found.lerps:
-        return None
+        return {}
     with rc_context(STYLE):
-        figure, (axes,) = panels(1)
+        figure, (axes,) = panels(1, width=5.0)
         for line, look in zip(found.lerps, looks(len(found.lerps), ordered=False), strict=True):
             law = lerp_law(line)
             exponent, interval = line.law.exponents.get("depth"), line.law.intervals.get("depth")
@@ -32,8 +32,9 @@ def draw_lerp(found: PlanAnswer) -> Figure | None:
             axes.plot(*points, linestyle="none", **look, label=name)
         sizes_axis(axes, [float(n) for n in sorted({one.layers for line in found.lerps for one in line.at})], "layers")
         axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_major_locator(LogLocator(base=2, subs=(1.0, 1.5)))
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%.3g"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylabel("mean effective α̂ at the best η")
-        legend(axes)
-    return figure
+        legends(figure, [axes])
+    return {"": figure}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nugpt.report import colours
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LONGEST = 90  # letters of a label
 PANEL = (3.3, 2.5)  # inches; two panels fill the text of a page
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # what matplotlib types as one of four hundred names
     "font.size": 8,
     "axes.titlesize": 8,
     "legend.fontsize": 7,
@@ -31,13 +33,13 @@ STYLE: dict[str, Any] = {
 }
 
 
-def panels(n: int, columns: int = 2) -> tuple[Figure, list[Axes]]:
+def panels(n: int, columns: int = 2, width: float = PANEL[0]) -> tuple[Figure, list[Axes]]:
     """A figure with so many panels."""
     from matplotlib.figure import Figure
 
     across = min(n, columns)
     down = math.ceil(n / across)
-    figure = Figure(figsize=(PANEL[0] * across, PANEL[1] * down), layout="constrained")
+    figure = Figure(figsize=(width * across, PANEL[1] * down), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
     for spare in axes[n:]:
         spare.set_visible(False)
@@ -58,8 +60,22 @@ def sizes_axis(axes: Axes, sizes: list[float], title: str) -> None:
     axes.set_xlabel(title)
 
 
-def legend(axes: Axes, title: str | None = None) -> None:
-    """Where it hides least; small when there is much to tell."""
-    entries = len(axes.get_legend_handles_labels()[1])
-    if entries:
-        axes.legend(title=title, title_fontsize=7, frameon=True, framealpha=0.8, edgecolor="none", fontsize=7 if entries < 7 else 5)
+def legends(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below the panels where they share it, else one in each."""
+    told = [at.get_legend_handles_labels() for at in axes]
+    style: dict[str, Any] = {"frameon": False, "handlelength": 1.6, "columnspacing": 1.2}
+    if all(labels == told[0][1] for _, labels in told):
+        handles, labels = told[0]
+        shown = [shortened(label) for label in labels]
+        longest = max(map(len, shown), default=0)
+        columns = max(1, int(float(figure.get_figwidth()) / (0.35 + 0.06 * longest)))
+        figure.set_figheight(figure.get_figheight() + 0.16 * math.ceil(len(labels) / columns))
+        figure.legend(handles, shown, loc="outside lower center", ncols=min(columns, len(labels) or 1), **style)
+        return
+    for at, (handles, labels) in zip(axes, told, strict=True):
+        at.legend(handles, [shortened(label) for label in labels], fontsize=6, **style)
+
+
+def shortened(label: str) -> str:
+    """As long as a figure has room for."""
+    return label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"

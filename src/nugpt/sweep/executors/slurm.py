@@ -41,7 +41,7 @@ class SlurmOptions:
 
 def seconds_of(time_limit: str) -> int:
     """Seconds of a time limit as sbatch writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time_limit.strip())
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time_limit)
     if not match:
         raise ValueError(f"time_limit is {time_limit!r}, but must be as sbatch writes it: 90, 4:00:00 or 1-12:00")
     days, *parts = match.groups()

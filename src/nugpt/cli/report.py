@@ -1,0 +1,79 @@
+"""`nugpt report`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nugpt.cli.show import print_json
+
+if TYPE_CHECKING:
+    from nugpt.report import Written
+
+
+@dataclass(frozen=True)
+class Report:
+    """Figures for print, and one offline HTML page whose every number leads back to run ids.
+
+    A file that cannot be read is named, the rest is reported, and the exit status is 2.
+    """
+
+    store: Path = Path("runs")
+    """The store."""
+    out: Path = Path("report")
+    """Where report.html and figures/ are written."""
+    plan: tuple[str, ...] = ()
+    """These plans; all by default."""
+    title: str | None = None
+    """The page's title."""
+    formats: tuple[str, ...] = ("pdf", "svg", "png")
+    """Of the figures."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Write it and say where it is."""
+        from nugpt.report import read_store, write_report
+        from nugpt.store import Store
+        from nugpt.studies import STUDIES
+
+        if not self.store.is_dir():
+            raise ValueError(f"store {self.store} does not exist")
+        source = read_store(Store(self.store), self.plan, STUDIES, self.out, self.title)
+        if not source.plans and not source.problems:
+            raise ValueError(f"store {self.store} has no plan to report on: `nugpt sweep` and `nugpt study` make one")
+        written = write_report(source, self.out, self.formats)
+        if self.json:
+            print_json(_facts(written) | {"problems": list(source.problems)})
+        else:
+            _print(written)
+        for problem in source.problems:
+            print(f"nugpt: error: {problem}", file=sys.stderr)
+        return 2 if source.problems else 0
+
+
+def _facts(written: Written) -> dict[str, Any]:
+    return {
+        "page": str(written.page),
+        "figures": [str(path) for path in written.figures],
+        "verdicts": [
+            {
+                "plan": plan.plan.name,
+                "claim": one.claim.text,
+                "verdict": one.verdict.answer,
+                "reason": one.verdict.reason,
+            }
+            for plan in written.answers
+            for one in plan.judged
+        ],
+    }
+
+
+def _print(written: Written) -> None:
+    for plan in written.answers:
+        print(f"plan {plan.plan.name}: " + (", ".join(f"{n} {state}" for state, n in plan.states.items()) or "no runs"))
+        for one in plan.judged:
+            print(f"  {one.verdict.answer or 'open question'}: {one.claim.text}")
+    print(f"{written.page} ({written.page.stat().st_size / 1e6:.2f} MB), {len(written.figures)} figure files beside it")

@@ -1,0 +1,298 @@
+"""`nugpt fit`: the same answers from a store, from a CSV file and from JSONL; mistakes in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fit.test_curves import OFFSETS, loss_at
+from tests.fit.test_recommend import make_spec, record_of
+
+from nugpt.cli.main import main
+from nugpt.fit.points import Point
+from nugpt.spec import load_table
+from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.run import RunSpec
+from nugpt.spec.study import Setting
+from nugpt.store import Store
+from nugpt.store.plans import PlanDirectory
+from nugpt.studies import plan as plan_of
+from nugpt.studies import study
+
+SEEDS = (0, 1, 2)
+WIDTHS = {1: 24, 2: 48, 4: 96}
+
+
+def planted_points(optimum: float, salt: int, best: float = 3.0) -> list[Point]:
+    """Three seeds on a grid around a planted optimum that is none of its points, with a cliff on the right."""
+    rng = np.random.default_rng(salt)
+    points = []
+    for x in OFFSETS:
+        for seed in SEEDS:
+            height = loss_at(x)
+            loss = best + height + 0.01 * (seed - 1) + rng.normal(0, 0.002)
+            points.append(
+                Point(optimum + x, loss if height < 2.5 else None, seed, "done" if height < 2.5 else "diverged")
+            )
+    return points
+
+
+def lay_down(
+    store: Path, name: str, curves: Sequence[Curve], optimum: Callable[[Curve], float], study: str | None = None
+) -> None:
+    """A plan and the records of all its runs, written as a sweep writes them."""
+    made = []
+    for i, curve in enumerate(curves):
+        points = planted_points(optimum(curve), i)
+        grid = tuple(sorted({point.log2_lr for point in points}))
+        made.append((replace(curve, log2_lrs=grid, seeds=SEEDS), points))
+    PlanDirectory.of(Store(store), Plan(name, tuple(curve for curve, _ in made), study=study))
+    for curve, points in made:
+        for point in points:
+            spec = curve.run(point.log2_lr, point.seed)
+            record = replace(record_of(spec, point), hash=spec.hash)
+            Store(store).run(spec).write_record(record)
+
+
+def width_curve(heads: int, table: str = "nugpt", **changes: Any) -> Curve:
+    spec = make_spec(heads, table=load_table(table), **changes)
+    return Curve({"table": table, "heads": heads}, spec, (-7.0,), (0,))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """nGPT drifts over width by half an octave per octave, νGPT does not."""
+    root = tmp_path_factory.mktemp("fit") / "runs"
+    curves = [width_curve(heads, table) for table in ("ngpt", "nugpt") for heads in WIDTHS]
+
+    def optimum(curve: Curve) -> float:
+        heads = curve.spec.model.n_heads
+        return -7.0 - (0.5 * math.log2(heads) if curve.label["table"] == "ngpt" else 0.0)
+
+    lay_down(root, "widths", curves, optimum)
+    return root
+
+
+def fitted(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["fit", *words, "--json"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    return json.loads(output.out)
+
+
+def rows_of(store: Path) -> list[dict[str, Any]]:
+    """The store's runs as a user's own table would have them, losses as text."""
+    rows = []
+    for run in Store(store).runs():
+        spec, record = run.spec(), run.record()
+        assert record is not None
+        loss = "NaN" if record.val_loss is None else repr(record.val_loss)
+        rows.append(
+            {"Name": run.path.name, "State": "finished", "learning_rate": repr(spec.lr), "val/loss": loss}
+            | {"d_model": spec.model.d_model, "seed": spec.seed, "method": spec.table.name}
+        )
+    return rows
+
+
+OWN = ("--lr-column", "learning_rate", "--loss-column", "val/loss", "--size-column", "d_model")
+OWN += ("--seed-column", "seed", "--group-column", "method", "--status-column", "State")
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with open(path, "w", encoding="utf-8-sig", newline="") as file:  # with a byte-order mark, as spreadsheets write it
+        writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_a_store_gives_the_planted_answers(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = fitted(capsys, str(store))["widths"]
+    for curve in answer["curves"]:
+        heads, table = curve["label"]["heads"], curve["label"]["table"]
+        truth = -7.0 - (0.5 * math.log2(heads) if table == "ngpt" else 0.0)
+        assert curve["verdict"] == "enclosed"
+        assert curve["interval"][0] <= truth <= curve["interval"][1]
+        assert curve["log2_lr"] == pytest.approx(truth, abs=0.1)  # a grid of half an octave and little noise
+        low, high = curve["edge"]["interval"]
+        assert low < truth + 1 < high + 0.5
+        assert len(curve["runs"]) == len(OFFSETS) * len(SEEDS)
+        nats = {cost["octaves"]: cost["nats"] for cost in curve["sensitivity"]}
+        assert nats[1.0] is None or nats[1.0] > 5 * nats[-1.0]
+        assert nats[-1.0] == pytest.approx(loss_at(-1.0), rel=0.4)  # the interval's usual width there
+    drift = {path["group"]: path["drift"] for path in answer["paths"]}
+    assert drift["ngpt"]["slope"] == pytest.approx(-0.5, abs=0.1)
+    assert drift["ngpt"]["no_drift"] == "does not hold"
+    assert drift["nugpt"]["slope"] == pytest.approx(0.0, abs=0.1)
+    regrets = {path["group"]: {r["size"]: r for r in path["regrets"]} for path in answer["paths"]}
+    assert regrets["ngpt"][96]["nats"] == pytest.approx(loss_at(0.5), rel=0.6)  # its own interval is about as wide
+    assert regrets["nugpt"][96]["interval"][1] < regrets["ngpt"][96]["nats"]
+    assert [path["base"] for path in answer["paths"]] == [48, 48]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_ones_own_runs_give_the_same_answers(
+    suffix: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = fitted(capsys, str(store))["widths"]
+    file = tmp_path / f"runs{suffix}"
+    rows = rows_of(store)
+    if suffix == ".csv":
+        write_csv(file, rows)
+    else:
+        text = "\n".join(json.dumps(row | {"val/loss": float(row["val/loss"])}) for row in rows)  # NaN, as W&B has it
+        file.write_text(text + "\n\n", encoding="utf-8")
+    found = fitted(capsys, str(file), *OWN)[file.name]
+    by_place = {(c["label"]["method"], c["sizes"]["d_model"]): c for c in found["curves"]}
+    assert len(by_place) == len(expected["curves"]) == 6
+    for curve in expected["curves"]:
+        own = by_place[curve["label"]["table"], WIDTHS[curve["label"]["heads"]]]
+        assert own["verdict"] == curve["verdict"]
+        assert own["log2_lr"] == pytest.approx(curve["log2_lr"], abs=1e-6)  # the draws are the same
+        assert own["interval"] == pytest.approx(curve["interval"], abs=1e-6)
+    slopes = {path["group"]: path["drift"]["slope"] for path in found["paths"]}
+    assert slopes == pytest.approx({p["group"]: p["drift"]["slope"] for p in expected["paths"]}, abs=1e-6)
+
+
+def test_jsonl_may_nest_what_it_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"config": {"optim": {"lr": 2.0**p.log2_lr}}, "summary": {"loss": p.loss}} for p in planted_points(-6.0, 0)]
+    file = tmp_path / "runs.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (curve,) = fitted(capsys, str(file), "--lr-column", "config.optim.lr", "--loss-column", "summary.loss")[
+        "runs.jsonl"
+    ]["curves"]
+    assert curve["log2_lr"] == pytest.approx(-6.0, abs=0.2)
+    assert curve["label"] == {}
+
+
+def test_losses_that_are_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = [(2.0**p.log2_lr, f"{p.loss}", "finished") for p in planted_points(-6.0, 0) if p.loss is not None]
+    bad = [(0.5, text, "finished") for text in ("nan", "Infinity", "diverged", "inf")]
+    bad += [
+        (0.5, "", "diverged"),
+        (0.25, "", "finished"),
+        (0.25, "9.0", "crashed"),
+        (0.25, "", "running"),
+        ("", "3.0", "done"),
+    ]
+    file = tmp_path / "runs.csv"
+    write_csv(file, [dict(zip(("lr", "loss", "State"), row, strict=True)) for row in good + bad])
+    found = fitted(capsys, str(file), "--status-column", "State")["runs.csv"]
+    assert sorted(found["notes"]) == [
+        "left out: 1 without a learning rate",
+        "left out: 1 without a loss",
+        "left out: 2 did not end",
+    ]
+    (curve,) = found["curves"]
+    assert curve["verdict"] == "enclosed"
+    assert curve["edge"]["interval"][1] <= -1.0  # 0.5 diverged
+    assert curve["log2_lr"] == pytest.approx(-6.0, abs=0.2)
+
+
+def test_the_tables_name_what_they_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", str(store)]) == 0
+    shown = capsys.readouterr().out
+    for text in ("widths: 6 curves", "table=nugpt heads=4", "enclosed", "drift, octaves per octave", "regret: nats"):
+        assert text in shown
+    assert "nan" not in shown
+    assert "inf" not in shown.replace("interval", "")
+
+
+def test_a_study_is_judged_by_its_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = study("steps-sweep-ngpt-ours")
+    curves = plan_of(chosen, "tiny", Setting("0" * 16, 1024)).curves
+    lay_down(tmp_path, "steps", curves, lambda c: -3.0 - math.log2(c.spec.steps / 20) / 3, study=chosen.id)
+    answer = fitted(capsys, str(tmp_path))["steps"]
+    (claim,) = answer["claims"]
+    assert claim["claim"] == chosen.claims[0].text
+    assert claim["answer"] == "holds"
+    (law,) = answer["laws"]
+    assert law["exponents"]["steps"] == pytest.approx(-1 / 3, abs=0.05)  # four optima known to a few hundredths
+    assert main(["fit", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "steps^-0.3" in shown
+    assert "holds" in shown
+
+
+def test_one_plan_of_several(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, at in (("a", -6.0), ("b", -7.0)):
+        lay_down(tmp_path, name, [width_curve(2, data=name * 16)], lambda curve, at=at: at)  # type: ignore[misc]
+    assert list(fitted(capsys, str(tmp_path))) == ["a", "b"]
+    assert list(fitted(capsys, str(tmp_path), "--plan", "b")) == ["b"]
+
+
+def test_runs_of_no_plan_are_curves_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for heads in (2, 4):
+        for point in planted_points(-6.0, heads):
+            spec: RunSpec = replace(make_spec(heads), lr=2.0**point.log2_lr, seed=point.seed)
+            Store(tmp_path).run(spec).write_record(replace(record_of(spec, point), hash=spec.hash))
+    found = fitted(capsys, str(tmp_path))["runs of no plan"]
+    assert [curve["label"]["heads"] for curve in found["curves"]] in ([2, 4], [4, 2])
+    assert all(curve["log2_lr"] == pytest.approx(-6.0, abs=0.15) for curve in found["curves"])
+
+
+def test_a_plan_that_has_only_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    PlanDirectory.of(Store(tmp_path), Plan("new", (width_curve(2),)))
+    assert fitted(capsys, str(tmp_path))["new"]["curves"] == []
+    assert main(["fit", str(tmp_path)]) == 0
+    assert "nothing to fit yet" in capsys.readouterr().out
+
+
+GOOD = "lr,loss,width\n0.1,3.0,64\n0.2,2.9,64\n"
+MISTAKES = {
+    "nothing there": ("", ["nowhere"], ["nowhere is no store"]),
+    "another kind of file": ("runs.txt", ["runs.txt"], ["'.txt'", ".csv or .jsonl"]),
+    "wrong column": ("runs.csv", ["runs.csv", "--lr-column", "eta"], ["'eta'", "columns lr, loss, width"]),
+    "wrong size column": ("runs.csv", ["runs.csv", "--size-column", "heads"], ["size column is 'heads'", "width"]),
+    "lr no number": ("lr.csv", ["lr.csv"], ["lr.csv:3: lr is 'fast'"]),
+    "lr negative": ("negative.csv", ["negative.csv"], ["lr is '-0.1'", "above 0"]),
+    "loss no number": ("loss.csv", ["loss.csv"], ["loss.csv:2: loss is 'low'"]),
+    "unknown status": ("runs.csv", ["runs.csv", "--status-column", "width"], ["width is '64'", "finished"]),
+    "no rows": ("empty.csv", ["empty.csv"], ["empty.csv has no rows"]),
+    "no results": ("none.csv", ["none.csv"], ["no row has a result", "1 without a loss"]),
+    "no JSON": ("runs.jsonl", ["runs.jsonl"], ["runs.jsonl:2", "JSON"]),
+    "JSON but no object": ("list.jsonl", ["list.jsonl"], ["list.jsonl:1", "'[1, 2]'"]),
+    "a plan of a file": ("runs.csv", ["runs.csv", "--plan", "x"], ["plan is 'x'", "has no plans"]),
+    "unknown plan": ("", ["store", "--plan", "x"], ["no plan 'x'", "begun"]),
+    "empty store": ("", ["empty-store"], ["no plan and no run"]),
+    "level": ("runs.csv", ["runs.csv", "--level", "90"], ["level is 90.0"]),
+    "loss of a store": ("", ["store", "--loss", "train_loss"], ["loss is 'train_loss'", "val_loss_ema"]),
+    "not UTF-8": ("latin.csv", ["latin.csv"], ["latin.csv", "UTF-8"]),
+}
+FILES = {
+    "runs.txt": GOOD,
+    "runs.csv": GOOD,
+    "lr.csv": "lr,loss\n0.1,3.0\nfast,3.0\n",
+    "negative.csv": "lr,loss\n-0.1,3.0\n",
+    "loss.csv": "lr,loss\n0.1,low\n",
+    "empty.csv": "lr,loss\n",
+    "none.csv": "lr,loss\n0.1,\n",
+    "runs.jsonl": '{"lr": 0.1, "loss": 3.0}\n{"lr": 0.2,\n',
+    "list.jsonl": "[1, 2]\n",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_status_2_and_one_line(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, words, named = MISTAKES[mistake]
+    PlanDirectory.of(Store(Path("store")), Plan("begun", (width_curve(2),)))
+    Path("empty-store").mkdir()
+    if file in FILES:
+        Path(file).write_text(FILES[file], encoding="utf-8")
+    elif file:
+        Path(file).write_bytes("lr,loss\n0.1,3.0ü\n".encode("latin-1"))
+    assert main(["fit", *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    for text in named:
+        assert text in shown.err
