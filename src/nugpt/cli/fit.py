@@ -302,8 +302,8 @@ def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]
         )
     regrets = [row for path in answers.paths for row in _regret_rows(path, answers)]
     if regrets:
-        title = "regret: nats paid for the base's best η instead of one's own"
-        print_table(["group", "along", "base", "size", "regret", "interval"], regrets, title=title, right=(2, 3, 4))
+        columns = ["group", "along", "base", "size", "regret", "interval"]
+        print_table(columns, regrets, title="regret of the base's best η, in nats", right=(2, 3, 4))
     for group, law in answers.laws:
         terms = [f"{k}^{v:.3f} ({span(law.intervals[k], 3)})" for k, v in law.exponents.items()]
         print(f"{answers.names[group]}: η* ∝ {' · '.join(terms)}" if terms else "")

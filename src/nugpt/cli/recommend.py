@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite
@@ -125,14 +126,16 @@ class Recommend:
         of_table = [c for c in curves.values() if c.spec is not None and c.spec.table.name == self.parametrization]
         answers = answer(of_table or list(curves.values()), self.level)
         group = choose_group(answers, self.parametrization)
-        template = next(one.curve.spec for one in answers.curves if one.curve.group == group)
-        assert template is not None
-        return recommend(answers, group, self._retargeted(template), self.level, self.force)
+        members = [one.curve.spec for one in answers.curves if one.curve.group == group]
+        target = self._retargeted([spec for spec in members if spec is not None])
+        return recommend(answers, group, target, self.level, self.force)
 
-    def _retargeted(self, template: RunSpec) -> RunSpec:
+    def _retargeted(self, swept: Sequence[RunSpec]) -> RunSpec:
+        """The target: what the options say, and what all swept runs share."""
         from nugpt.fit.recommend import retarget
 
-        table, shape = self._table(template.table), self.target
+        template, shape = swept[0], self.target
+        table = self._table(template.table)
         given = shape.model()
         if shape.preset is not None:
             from nugpt.spec.scales import preset
@@ -144,6 +147,12 @@ class Recommend:
                 )
             for name in ("n_layers", "n_heads"):
                 given[name] = getattr(model, name) if given[name] is None else given[name]
+        given_or_shared = {**given, "steps": shape.steps, "batch": shape.batch}
+        for name in ("n_heads", "n_layers", "steps", "batch"):
+            values = sorted({getattr(spec if name in ("steps", "batch") else spec.model, name) for spec in swept})
+            if given_or_shared[name] is None and len(values) > 1:
+                there = ", ".join(map(str, values))
+                raise ValueError(f"{name} of the target is not given, and was swept over {there}: say which")
         steps = template.steps if shape.steps is None else shape.steps
         return retarget(replace(template, table=table), steps, shape.batch, **given)
 
@@ -240,7 +249,7 @@ def _print(found: Recommendation, tflops: float | None) -> None:
             for octaves, cost in found.costs
         ]
         print_table(["octaves off", "η", "nats", "interval"], rows, title="what another η costs", right=(0, 1, 2))
-    columns = ["axis", "swept", "target", "octaves from there", "beyond", "slope of η* taken"]
+    columns = ["axis", "swept", "target", "octaves", "beyond", "slope of η* taken"]
     print_table(columns, [_reach_row(r) for r in found.reaches], right=(1, 2, 3, 4), title="how far it is carried")
     rows = [
         [role, number(row.lr), number(row.init), number(row.scale), number(resolved.gains.get(role))]
@@ -257,9 +266,8 @@ def _print(found: Recommendation, tflops: float | None) -> None:
 
 def _reach_row(reach: Reach) -> list[str]:
     swept = f"{reach.low:g}" if reach.low == reach.high else f"{reach.low:g} … {reach.high:g}"
-    slope = (
-        f"{reach.slope:+.3f} ± {reach.deviation:.3f} ({'seen in the sweep' if reach.measured else 'the table’s word'})"
-    )
+    source = "seen in the sweep" if reach.measured else "the table's word"
+    slope = f"{reach.slope:+.3f} ± {reach.deviation:.3f} ({source})"
     return [AXES[reach.axis], swept, f"{reach.target:g}", f"{reach.octaves:+.2f}", f"{reach.beyond:.2f}", slope]
 
 

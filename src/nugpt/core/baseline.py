@@ -61,6 +61,7 @@ class PlainAttention(nn.Module):
         q_BTNH = rotate(self.q_norm(self.W_q(x_BTD).unflatten(-1, (-1, H))), angles)
         k_BTKH = rotate(self.k_norm(self.W_k(x_BTD).unflatten(-1, (-1, H))), angles)
         v_BTKH = self.W_v(x_BTD).unflatten(-1, (-1, H))
+        q_BTNH, k_BTKH = q_BTNH.to(v_BTKH.dtype), k_BTKH.to(v_BTKH.dtype)
         if cache is not None:
             k_BTKH, v_BTKH = cache.extend(k_BTKH, v_BTKH, start)
         o_BTNH = self.attention(q_BTNH, k_BTKH, v_BTKH, H**-0.5, mask)

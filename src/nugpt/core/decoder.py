@@ -59,8 +59,9 @@ class Decoder(nn.Module):
             positions_T = index_T
         if mask_TS is None and start:  # causality goes by index: positions only turn queries and keys
             mask_TS = torch.arange(start + T, device=tokens_BT.device) <= index_T.unsqueeze(-1)
-        h_BTD = self.E_in(tokens_BT)  # h¹ = E_input x: a row of the stored matrix
-        wide = torch.promote_types(h_BTD.dtype, torch.float32)
+        wide = torch.promote_types(self.E_in.weight.dtype, torch.float32)
+        # CHOICE: the hidden state is float32 whatever the products are: at depth its steps fall below bfloat16's.
+        h_BTD = self.E_in(tokens_BT).to(wide)  # h¹ = E_input x: a row of the stored matrix
         angles = rope_angles(positions_T, self.config.head_dim, self.config.rope_theta, wide)
         for i, block in enumerate(self.blocks):
             h_BTD = block(h_BTD, gains, angles, mask_TS, cache.layers[i] if cache is not None else None, start)

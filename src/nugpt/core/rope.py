@@ -13,8 +13,8 @@ def rope_angles(positions_T: Tensor, head_dim: int, theta: float, dtype: torch.d
 
 
 def rotate(x_BTNH: Tensor, angles_TI: Tensor) -> Tensor:
-    """QRot_n, KRot_n: components (i, i + H/2) of position n turned by angle i of row n, in at least float32."""
+    """QRot_n, KRot_n: components (i, i + H/2) of position n turned by angle i of row n, in the angles' dtype."""
     # CHOICE: a rotation in the strict sense, so that norms are kept and scores depend on offsets only.
     cos, sin = angles_TI.cos().unsqueeze(-2), angles_TI.sin().unsqueeze(-2)
     first, second = x_BTNH.to(angles_TI.dtype).chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x_BTNH.dtype)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)

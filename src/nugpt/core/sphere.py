@@ -21,8 +21,10 @@ def lerp(h: Tensor, branch: Tensor, alpha: Tensor) -> Tensor:
 
 @torch.no_grad()
 def retract_tensor_(weight: Tensor, axis: int) -> Tensor:
-    """Divide each vector of `weight` along `axis` by its length, in place."""
-    return weight.div_(guarded_length(weight, axis))
+    """Divide each vector of `weight` along `axis` by its length, in place and in at least float32."""
+    if weight.dtype in (torch.float32, torch.float64):
+        return weight.div_(guarded_length(weight, axis))
+    return weight.copy_(norm(weight, axis))
 
 
 def guarded_length(y: Tensor, dim: int) -> Tensor:

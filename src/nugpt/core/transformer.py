@@ -105,9 +105,9 @@ class Block(nn.Module):
         self, h_BTD: Tensor, gains: Gains, angles: Tensor, mask: Tensor | None, cache: LayerCache | None, start: int
     ) -> Tensor:
         # CHOICE: "nonnegative" is the absolute value of the scaled vector.
-        h_A = norm(self.attention(h_BTD, gains, angles, mask, cache, start))  # (1)
+        h_A = norm(self.attention(h_BTD, gains, angles, mask, cache, start).to(h_BTD.dtype))  # (1)
         h_BTD = lerp(h_BTD, h_A, self.alpha_A(gains.alpha_A).abs())  # (2)
-        h_M = norm(self.mlp(h_BTD, gains))  # (3)
+        h_M = norm(self.mlp(h_BTD, gains).to(h_BTD.dtype))  # (3)
         return lerp(h_BTD, h_M, self.alpha_M(gains.alpha_M).abs())  # (4)
 
 

@@ -10,7 +10,7 @@ from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, answer, verdicts
 from nugpt.fit.points import levels
 from nugpt.fit.power_law import Observed, PowerLaw, lerp_power_law, power_law
 from nugpt.fit.verdict import Verdict
-from nugpt.report.layout import TABLES, Panel, is_multiplier, label_text, panels, printable, text, varying
+from nugpt.report.layout import TABLES, Panel, is_multiplier, key_text, label_text, panels, printable, text, varying
 from nugpt.report.source import CurveRuns, PlanRuns, Run
 from nugpt.spec.study import Claim
 
@@ -74,6 +74,11 @@ class MultiplierLine:
     role: str
     name: str
     tried: tuple[Tried, ...]
+
+    @property
+    def lowest(self) -> float:
+        """What the others are drawn above: sizes differ by more than multipliers do."""
+        return min(one.loss for one in self.tried)
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ def _picture(panel: Panel, by_curve: Mapping[int, CurveAnswer]) -> Picture:
         level = levels(curve.measured.points)
         means = tuple((float(x), float(y)) for x, y in zip(level.x, level.mean, strict=True))
         series.append(Series(name, curve, by_curve.get(id(curve.measured)), means))
-    return Picture(panel.title, (panel.along or "curve").replace("_", " "), tuple(series))
+    return Picture(panel.title, key_text(panel.along), tuple(series))
 
 
 def _paths(plan: PlanRuns, fitted: Answers) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nugpt.report import colours
 from nugpt.report.answers import COEFFICIENTS, SIZE_WORDS, LerpLine, MultiplierLine, Path, Picture, PlanAnswer, Series
-from nugpt.report.scale import Stretch, stretch
+from nugpt.report.scale import Stretch, stretches
 from nugpt.report.source import Run
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ class Chart:
 
 def curve_charts(found: PlanAnswer) -> list[Chart]:
     """Loss against η, one chart for each picture of the plan."""
-    shown = stretch(found.pictures)
-    return [_curve_chart(picture, shown) for picture in found.pictures]
+    return [_curve_chart(*one) for one in zip(found.pictures, stretches(found.pictures), strict=True)]
 
 
 def law_charts(found: PlanAnswer) -> list[Chart]:
@@ -63,15 +62,14 @@ def run_row(run: Run, series: str, shown: Stretch) -> ROW:
     on_scale = run.trained and run.loss is not None and run.loss <= shown.top
     return {
         "x": run.log2_lr,
-        "y": run.loss if on_scale else shown.mark,
+        "y": round(run.loss if on_scale and run.loss is not None else shown.mark, 5),
         "s": series,
         "on": on_scale,
         "run": run.id,
         "seed": run.seed,
-        "lr": f"{2.0**run.log2_lr:.4g} = 2^{run.log2_lr:g}",
+        "lr": f"{2.0**run.log2_lr:.4g}",
         "loss": f"{run.loss:.4f}" if run.loss is not None else "none",
         "state": ends,
-        "href": f"#run-{run.id}",
     }
 
 
@@ -80,7 +78,12 @@ def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
 
     names = [series.name for series in picture.series]
     rows = [run_row(run, series.name, shown) for series in picture.series for run in series.runs.runs if run.ended]
-    means = [{"x": x, "y": y, "s": series.name} for series in picture.series for x, y in series.means if y <= shown.top]
+    means = [
+        {"x": x, "y": round(y, 5), "s": series.name}
+        for series in picture.series
+        for x, y in series.means
+        if y <= shown.top
+    ]
     optima = [row for series in picture.series if (row := _optimum_row(series)) is not None]
     toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
     opacity = alt.condition(toggle, alt.value(0.85), alt.value(0.06))
@@ -92,16 +95,18 @@ def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
     )
     colour = _colour(picture.along, names)
     lines = _values(means).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
-    tooltip = _tooltip(run="run", seed="seed", lr="η", loss="loss", state="ended")
+    tooltip = _tooltip(run="run", seed="seed", lr="η", x="log₂ η", loss="loss", state="ended")
     points = (
         _values([row for row in rows if row["on"]])
         .mark_point(filled=True, size=42, cursor="pointer")
         .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
+        .transform_calculate(href="'#run-' + datum.run")
     )
     failed = (
         _values([row for row in rows if not row["on"]])
         .mark_point(shape="cross", angle=45, size=60, filled=True, cursor="pointer")
         .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
+        .transform_calculate(href="'#run-' + datum.run")
     )
     told = _tooltip(s=picture.along, at="best log₂ η", interval="90 % interval", loss="loss there", verdict="optimum")
     spans = (
@@ -181,7 +186,8 @@ def law_line(path: Path) -> list[ROW]:
         size = 2 ** (math.log2(min(sizes)) + i / 8 * math.log2(max(sizes) / min(sizes)))
         found = path.law.log2_at({path.answer.along: size})
         if found is not None:
-            rows.append({"x": size, "y": found[0], "low": found[1].low, "high": found[1].high, "s": path_name(path)})
+            low, high = found[1]
+            rows.append(_rounded(size, found[0], low, high) | {"s": path_name(path)})
     return rows
 
 
@@ -238,9 +244,9 @@ def _multiplier_chart(role: str, lines: Sequence[MultiplierLine]) -> Chart:
     rows = [
         {
             "x": one.log2_multiplier,
-            "y": one.loss,
-            "low": one.low,
-            "high": one.high,
+            "y": one.loss - line.lowest,
+            "low": None if one.low is None else one.low - line.lowest,
+            "high": None if one.high is None else one.high - line.lowest,
             "s": line.name or role,
             "loss": f"{one.loss:.4f}",
             "href": f"#curve-{one.curve.key}",
@@ -251,7 +257,7 @@ def _multiplier_chart(role: str, lines: Sequence[MultiplierLine]) -> Chart:
     toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
     opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
     x = alt.X("x:Q", title=f"log₂ of the multiplier of {role}", scale=alt.Scale(zero=False, padding=14))
-    y = alt.Y("y:Q", title="loss reached (nats)", scale=alt.Scale(zero=False))
+    y = alt.Y("y:Q", title="loss reached, above the line's lowest (nats)", scale=alt.Scale(zero=False))
     colour = _colour("curves", names)
     tooltip = _tooltip(s="curves", x="log₂ multiplier", loss="loss reached")
     line = _values(rows).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
@@ -266,8 +272,11 @@ def _multiplier_chart(role: str, lines: Sequence[MultiplierLine]) -> Chart:
         .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
     )
     chart = alt.layer(*[one for one in (line, bars, points) if one.data.values]).add_params(toggle)
-    described = f"Loss reached against log2 of the multiplier of {role}, with intervals where the optimum is enclosed."
-    return _chart(chart, f"Multiplier of {role}", described, colours.named, len(names))
+    described = (
+        f"Loss reached above the lowest, against log2 of the multiplier of {role}, "
+        "with intervals where the optimum is enclosed."
+    )
+    return _chart(chart, f"Multiplier of {role}", described, colours.ordered, len(names))
 
 
 def lerp_name(line: LerpLine) -> str:
@@ -284,7 +293,7 @@ def lerp_law(line: LerpLine) -> list[ROW]:
         found = line.law.log2_at({"depth": depth})
         if found is not None:
             low, high = 2 ** found[1].low, 2 ** found[1].high
-            rows.append({"x": depth, "y": 2 ** found[0], "low": low, "high": high, "s": lerp_name(line)})
+            rows.append(_rounded(depth, 2 ** found[0], low, high) | {"s": lerp_name(line)})
     return rows
 
 
@@ -333,6 +342,11 @@ def _lerp_chart(lines: Sequence[LerpLine]) -> Chart:
     return _chart(chart, "α̂ over depth", described, colours.named, len(names))
 
 
+def _rounded(x: float, y: float, low: float, high: float) -> ROW:
+    """As many digits as a chart can show."""
+    return {name: float(f"{value:.5g}") for name, value in (("x", x), ("y", y), ("low", low), ("high", high))}
+
+
 def _values(rows: list[ROW]) -> alt.Chart:
     import altair as alt
 
@@ -353,6 +367,6 @@ def _colour(title: str, names: list[str]) -> alt.Color:
 
 
 def _chart(chart: alt.LayerChart | alt.FacetChart, title: str, description: str, palette: Any, n: int) -> Chart:
-    spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict()
+    spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict(validate=False)
     spec.pop("config", None)  # the page's, since it depends on the ground
     return Chart(title, description, spec, tuple(palette(n)), tuple(palette(n, dark=True)))

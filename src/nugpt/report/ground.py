@@ -26,9 +26,14 @@ code { font: 0.86em ui-monospace, "SFMono-Regular", Menlo, "DejaVu Sans Mono", m
 table { border-collapse: collapse; font-size: 0.86rem; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.3rem 0.6rem; vertical-align: top; border-bottom: 1px solid var(--line); }
 td { overflow-wrap: normal; }
+td.w { min-width: 11rem; }
 tbody tr:last-child td { border-bottom: 0; }
 th { background: var(--card); font-weight: 600; white-space: nowrap; }
 .n { text-align: right; white-space: nowrap; }
+.runs td { text-align: right; white-space: nowrap; }
+.runs tr > :is(:nth-child(1), :nth-child(5), :nth-child(12)) { text-align: left; }
+.runs thead th { text-align: right; }
+.runs pre { white-space: pre-wrap; font-weight: normal; }
 tr:target td, tbody:target th { background: var(--target); }
 .badge { display: inline-block; padding: 0 0.55rem; border-radius: 1rem; font-size: 0.84rem; font-weight: 600;
   white-space: nowrap; background: var(--open-ground); color: var(--open); }

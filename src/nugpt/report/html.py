@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +24,7 @@ def escaped(child: Child) -> Html:
     """Markup as it is, anything else as text."""
     if child is None:
         return Html("")
-    return child if isinstance(child, Html) else Html(html.escape(str(child), quote=True))
+    return child if isinstance(child, Html) else Html(html.escape(str(child), quote=False))
 
 
 def joined(children: Iterable[Child], between: str = "") -> Html:
@@ -49,8 +50,11 @@ def table(columns: Sequence[Child], rows: Iterable[Sequence[Child]], right: Sequ
 
 
 def cells(row: Sequence[Child], right: Sequence[int] = ()) -> list[Html]:
-    """The cells of one row."""
-    return [tag("td", cell, class_="n" if i in right else None) for i, cell in enumerate(row)]
+    """The cells of one row; the longest words get room, so that a narrow page scrolls rather than stacks them."""
+    longest = [len(re.sub(r"<[^>]*>", "", escaped(cell))) for cell in row]
+    return [
+        tag("td", cell, class_="n" if i in right else "w" if longest[i] > 24 else None) for i, cell in enumerate(row)
+    ]
 
 
 def scrolling(content: Html) -> Html:

@@ -43,8 +43,15 @@ def text(key: str, value: Value) -> str:
         return printable(str(value))
     shown = f"{value:g}" if isinstance(value, float) else str(value)
     if key.endswith("_log2"):
-        return printable(f"{key.removesuffix('_log2')} × 2^{shown}")
+        return printable(f"{key.removesuffix('_log2')} × 2^{shown}".replace("-", "−"))
     return printable(f"{key.replace('_', ' ')} {shown}")
+
+
+def key_text(key: str | None) -> str:
+    """What a label is called."""
+    if key is None:
+        return "curve"
+    return printable(f"multiplier of {key.removesuffix('_log2')}" if key.endswith("_log2") else key.replace("_", " "))
 
 
 def printable(words: str) -> str:

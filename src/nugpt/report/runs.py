@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nugpt.report.html import Child, Html, cells, file_link, joined, scrolling, table, tag
+from nugpt.report.html import Child, Html, file_link, joined, link, scrolling, table, tag
 from nugpt.report.layout import label_text
 from nugpt.report.source import CARRIED_BY, CurveRuns, PlanRuns, Run
 from nugpt.report.words import NONE, counted, duration, number
 
 COLUMNS = ("run", "η", "log₂ η", "seed", "ended", "loss", "smoothed", "steps", "FLOPs", "time", "carried", "files")
-NUMBERS = (1, 2, 3, 5, 6, 7, 8, 9, 10)
 
 
 def all_curves(plans: Sequence[PlanRuns]) -> dict[str, list[tuple[PlanRuns, CurveRuns]]]:
@@ -68,6 +68,7 @@ def carried_section(plans: Sequence[PlanRuns], version: str) -> Html:
         parts.append(table(["", *(key.replace("_", " ") for key in CARRIED_BY), "runs"], rows))
     if specs:
         parts.append(table(["", ""], [[name, _distinct(specs, *path)] for name, path in _SHARED.items()]))
+        parts += _tables(specs)
     parts.append(tag("p", f"This page was written by nugpt {version}.", class_="soft"))
     return tag("section", *parts)
 
@@ -102,7 +103,7 @@ def _plain(value: Any) -> str:
 def run_section(plans: Sequence[PlanRuns]) -> Html:
     """Every run by curve: hash, place, result, and where its files lie."""
     ways = carriers(plans)
-    head = tag("thead", tag("tr", *(tag("th", c, class_="n" if i in NUMBERS else None) for i, c in enumerate(COLUMNS))))
+    head = tag("thead", tag("tr", *(tag("th", column) for column in COLUMNS)))
     bodies = [_body(key, having, ways) for key, having in all_curves(plans).items()]
     told = (
         "Every number above leads here. A run's id is the hash of its spec; the spec of a curve is what all its runs "
@@ -112,7 +113,7 @@ def run_section(plans: Sequence[PlanRuns]) -> Html:
         "section",
         tag("h2", "Runs", id="runs"),
         tag("p", told, class_="soft"),
-        scrolling(tag("table", head, *bodies)) if bodies else tag("p", "There are none."),
+        scrolling(tag("table", head, *bodies, class_="runs")) if bodies else tag("p", "There are none."),
     )
 
 
@@ -120,13 +121,38 @@ def _body(key: str, having: Sequence[tuple[PlanRuns, CurveRuns]], ways: dict[str
     names = dict.fromkeys(label_text(curve) or "all runs" for _, curve in having)
     places = ", ".join(plan.name for plan, _ in having)
     spec = having[0][1].spec
-    shown = (
-        tag("details", tag("summary", "spec"), tag("pre", json.dumps(spec, indent=1, ensure_ascii=False)))
-        if spec
-        else None
+    named = spec.pop("table", None)  # tables are long and few: each stands once, above
+    title = tag(
+        "th", "; ".join(names), " ", tag("small", f"in {places}"), *_spec(spec, named), colspan=str(len(COLUMNS))
     )
-    title = tag("th", "; ".join(names), " ", tag("small", f"in {places}"), shown, colspan=str(len(COLUMNS)))
     return tag("tbody", tag("tr", title), *(_row(run, ways) for run in runs_of(having)), id=f"curve-{key}")
+
+
+def _spec(spec: dict[str, Any], named: Any) -> list[Html]:
+    if not spec:
+        return []
+    shown = tag("pre", json.dumps(spec, ensure_ascii=False))
+    table_link = link(table_anchor(named), "table") if named else Html("")
+    return [tag("details", tag("summary", "spec"), shown, table_link)]
+
+
+def table_anchor(values: Any) -> str:
+    """The place of a table in the page, by its content: tables of one name may differ."""
+    return f"table-{hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]}"
+
+
+def _tables(specs: Sequence[dict[str, Any]]) -> list[Html]:
+    """Every table that some run has, whole, once."""
+    found = {table_anchor(spec["table"]): spec["table"] for spec in specs if spec.get("table")}
+    return [
+        tag(
+            "details",
+            tag("summary", f"table {values.get('name', '')}"),
+            tag("pre", json.dumps(values, indent=1, ensure_ascii=False)),
+            id=anchor,
+        )
+        for anchor, values in found.items()
+    ]
 
 
 def _row(run: Run, ways: dict[str, int]) -> Html:
@@ -152,4 +178,4 @@ def _row(run: Run, ways: dict[str, int]) -> Html:
         ways.get(way, NONE),
         files,
     ]
-    return tag("tr", *cells(row, NUMBERS), id=f"run-{run.id}")
+    return tag("tr", *(tag("td", cell) for cell in row), id=f"run-{run.id}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nugpt.report.answers import Picture
 
 MOST = 0.8  # nats above the highest best: the cliff's foot is to be seen, not its height
+FLATTER = 1.7  # times taller than the tallest picture: from there on each gets its own
 ROOM = 0.06  # share of the stretch left free below, and above for what is off the scale
 
 
@@ -25,8 +26,15 @@ class Stretch:
         return (self.top + self.high) / 2
 
 
-def stretch(pictures: Sequence[Picture]) -> Stretch:
-    """One stretch for all pictures of a plan, so that they can be compared."""
+def stretches(pictures: Sequence[Picture]) -> list[Stretch]:
+    """One stretch for all pictures of a plan, so that they can be compared, unless that would flatten each of them."""
+    together = _stretch(pictures)
+    apart = [_stretch([picture]) for picture in pictures]
+    tallest = max((one.high - one.low for one in apart), default=0.0)
+    return [together] * len(apart) if together.high - together.low <= FLATTER * tallest else apart
+
+
+def _stretch(pictures: Sequence[Picture]) -> Stretch:
     curves = [[y for _, y in series.means] for picture in pictures for series in picture.series if series.means]
     if not curves:
         return Stretch(0.0, 1.0, 1.1)

@@ -76,7 +76,8 @@ def _claim(one: Judged) -> Html:
             "div",
             tag("p", one.claim.text),
             tag("p", said),
-            tag("p", "Rule: ", describe(one.claim.rule), ". ", _from(ended), class_="soft"),
+            tag("p", "Rule: ", describe(one.claim.rule), ".", class_="soft"),
+            _from(ended),
         ),
         class_="claim",
     )
@@ -104,7 +105,7 @@ def _ends(one: Estimate) -> str:
 def _from(curves: Sequence[CurveRuns]) -> Html:
     """Which curves a number comes from, each leading to its runs."""
     if not curves:
-        return tag("span", "None of its runs has ended.")
+        return tag("p", "None of its runs has ended.", class_="soft")
     links = joined((curve_link(curve) for curve in curves), "; ")
     runs = counted(sum(run.ended for curve in curves for run in curve.runs), "run")
     words = f"From {runs} of {counted(len(curves), 'curve')}"

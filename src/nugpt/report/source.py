@@ -111,7 +111,7 @@ def read_store(
 
 
 def _title(read: Sequence[PlanRuns]) -> str:
-    return read[0].name if len(read) == 1 else f"{len(read)} sweeps"
+    return read[0].name if len(read) == 1 else f"Report on {len(read)} plans"
 
 
 def _recommendation(store: Store, problems: list[str]) -> Any:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("pdf", "svg", "png")
 PAGE = "report.html"
-PRINT_DPI, STILL_DPI = 300, 130
-STILL_COLOURS = 48  # a still is lines and letters: so few colours make it a quarter of the size
+PRINT_DPI = 300
+STILL_DPI = (120, 80)  # the second where the page would be too large with the first
+STILL_COLOURS = 32  # a still is lines and letters: so few colours make it a quarter of the size
+MOST_BYTES = 3_000_000
 _SHOWS = {
     "loss": "loss against the learning rate",
     "best-lr": "best learning rate against size",
@@ -41,22 +43,43 @@ class Written:
 
 def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS) -> Written:
     """Fit, draw and write everything under `out`."""
-    from nugpt import __version__
-
     if wrong := [name for name in formats if name not in FORMATS]:
         raise ValueError(f"format is {wrong[0]!r}, but must be one of {', '.join(FORMATS)}")
     answers = [answer_plan(plan) for plan in source.plans]
     figures: list[Path] = []
-    stills: dict[str, list[tuple[str, bytes]]] = {}
+    stills: dict[str, list[tuple[str, Figure]]] = {}
     (out / "figures").mkdir(parents=True, exist_ok=True)
     for found in answers:
         for drawn in draw(found):
+            _settle(drawn.figure)
             figures += _save(drawn, out / "figures", formats)
             shows = f"{found.title}: {_SHOWS.get(drawn.kind, drawn.kind)}"
-            stills.setdefault(found.plan.name, []).append((shows, still(drawn.figure)))
+            stills.setdefault(found.plan.name, []).append((shows, drawn.figure))
     path = out / PAGE
-    write_bytes(path, page(source, answers, stills, __version__).encode("utf-8", errors="xmlcharrefreplace"))
+    write_bytes(path, _page(source, answers, stills))
     return Written(path, tuple(figures), tuple(answers))
+
+
+def _page(source: Source, answers: Sequence[PlanAnswer], figures: dict[str, list[tuple[str, Figure]]]) -> bytes:
+    """The page with stills as sharp as its size allows."""
+    from nugpt import __version__
+
+    content = b""
+    for dpi in STILL_DPI:
+        stills = {plan: [(shows, still(figure, dpi)) for shows, figure in some] for plan, some in figures.items()}
+        content = page(source, answers, stills, __version__).encode("utf-8", errors="xmlcharrefreplace")
+        if len(content) <= MOST_BYTES:
+            break
+    return content
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out once, for all formats."""
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
 
 
 def _save(drawn: Drawn, folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -75,14 +98,14 @@ def _save(drawn: Drawn, folder: Path, formats: Sequence[str]) -> list[Path]:
     return made
 
 
-def still(figure: Figure) -> bytes:
+def still(figure: Figure, dpi: int) -> bytes:
     """The figure as a small PNG for readers without scripts."""
     from matplotlib import rc_context
     from PIL import Image
 
     buffer = io.BytesIO()
     with rc_context(STYLE):
-        figure.savefig(buffer, format="png", dpi=STILL_DPI)
+        figure.savefig(buffer, format="png", dpi=dpi)
     small = io.BytesIO()
     with Image.open(buffer) as image:
         image.convert("RGB").quantize(STILL_COLOURS).save(small, format="png", optimize=True)

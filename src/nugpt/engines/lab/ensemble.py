@@ -128,8 +128,7 @@ class Ensemble:
     def token_losses(self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor) -> Tensor:
         """The loss of every token of every replica, (R, B·T)."""
         T = tokens_RBT.shape[-1]
-        E_in = params["E_in.weight"].to(self.dtype)
-        h_RBTD = vmap(functional.embedding)(tokens_RBT, E_in)
+        h_RBTD = vmap(functional.embedding)(tokens_RBT, params["E_in.weight"])
         positions = torch.arange(T, device=self.device)
         angles = rope_angles(positions, self.config.head_dim, self.config.rope_theta, torch.float32)
         for i in range(self.config.n_layers):

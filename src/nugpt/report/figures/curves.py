@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nugpt.report.answers import Picture, PlanAnswer, Series
 from nugpt.report.figures.paper import STYLE, legends, looks, panels, shortened
-from nugpt.report.scale import Stretch, stretch
+from nugpt.report.scale import Stretch, stretches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,10 +20,9 @@ def draw_curves(found: PlanAnswer) -> dict[str, Figure]:
     pictures = [p for p in found.pictures if any(run.ended for series in p.series for run in series.runs.runs)]
     if not pictures:
         return {}
-    shown = stretch(pictures)
     with rc_context(STYLE):
         figure, axes = panels(len(pictures), columns=2 if len(pictures) < 5 else 3)
-        for at, picture in zip(axes, pictures, strict=True):
+        for at, picture, shown in zip(axes, pictures, stretches(pictures), strict=True):
             _draw(at, picture, shown)
         legends(figure, axes)
     return {"": figure}

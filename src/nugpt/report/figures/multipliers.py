@@ -34,11 +34,16 @@ def draw_multipliers(found: PlanAnswer) -> dict[str, Figure]:
 def _draw(axes: Axes, role: str, lines: Sequence[MultiplierLine]) -> None:
     for line, look in zip(lines, looks(len(lines), ordered=True), strict=True):
         axes.plot(
-            [t.log2_multiplier for t in line.tried], [t.loss for t in line.tried], **look, label=line.name or role
+            [t.log2_multiplier for t in line.tried],
+            [t.loss - line.lowest for t in line.tried],
+            **look,
+            label=line.name or role,
         )
         for one in line.tried:
             if one.low is not None and one.high is not None:
                 x = [one.log2_multiplier] * 2
-                axes.plot(x, [one.low, one.high], color=look["color"], linewidth=1.8, alpha=0.5)
+                axes.plot(
+                    x, [one.low - line.lowest, one.high - line.lowest], color=look["color"], linewidth=1.8, alpha=0.5
+                )
     axes.set_xlabel(f"log₂ of the multiplier of {role}")
-    axes.set_ylabel("loss reached (nats)")
+    axes.set_ylabel("loss above the line's lowest (nats)")

@@ -1,0 +1,287 @@
+"""`nugpt recommend` and `nugpt transfer-test`, on stores with planted optima and cliffs."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_fit import OFFSETS, SEEDS, lay_down, rows_of, width_curve, write_csv
+
+from nugpt.cli.main import main
+from nugpt.fit.recommend import read_recipe, rules
+from nugpt.spec import Extent, flops_per_token, load_table, preset, resolve
+from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.run import RunSpec
+from nugpt.store import Store
+from nugpt.store.plans import PlanDirectory
+
+
+def no_drift(curve: Curve) -> float:
+    return -7.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """νGPT over three widths and, in another plan that shares a curve, three lengths; nGPT drifts over width."""
+    root = tmp_path_factory.mktemp("recommend") / "runs"
+    lay_down(root, "widths", [width_curve(heads) for heads in (2, 1, 4)], no_drift)
+    lay_down(root, "lengths", [width_curve(2, steps=steps) for steps in (100, 200, 400)], no_drift)
+    curves = [width_curve(heads, "ngpt") for heads in (1, 2, 4)]
+    lay_down(root, "ngpt", curves, lambda curve: -7.0 - 0.5 * math.log2(curve.spec.model.n_heads))
+    return root
+
+
+TARGET = ("--n-heads", "8", "--n-layers", "2", "--steps", "800")
+
+
+def recommended(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["recommend", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_it_leans_to_the_safe_side_of_the_planted_optimum(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = recommended(capsys, "--from", str(store), *TARGET)
+    assert found["log2_lr"] < found["plain_log2_lr"]
+    assert found["plain_log2_lr"] == pytest.approx(-7.0, abs=0.1)  # optima known to a few hundredths of an octave
+    assert found["interval"][0] < -7.0 < found["interval"][1]
+    assert found["expected_nats"] < found["plain_expected_nats"]
+    assert found["lr"] == pytest.approx(2 ** found["log2_lr"], rel=1e-11)
+    nats = {cost["octaves"]: cost["nats"] for cost in found["costs"]}
+    assert nats[1.0] is None or nats[1.0] > nats[-1.0] > nats[0.0]
+    reach = {r["axis"]: r for r in found["reach"]}
+    assert (reach["width"]["measured"], reach["steps"]["measured"], reach["layers"]["measured"]) == (True, True, False)
+    assert (reach["width"]["beyond"], reach["steps"]["beyond"]) == (1.0, 1.0)
+    assert found["warnings"] == []
+    # Five curves of νGPT: one is shared by both plans and counts once; nGPT's runs are no part of its tuning.
+    assert found["tuning_flops"] == 1e9 * 5 * len(OFFSETS) * len(SEEDS) == 1e9 * len(found["runs"])
+
+
+def test_the_printed_rows_are_those_of_resolve(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = recommended(capsys, "--from", str(store), *TARGET)
+    run = RunSpec.from_dict(found["run"])
+    expected = resolve(load_table("nugpt"), run.base, Extent.of(run.model, 800, 4), found["lr"])
+    assert found["resolved"] == json.loads(json.dumps(expected.to_dict()))
+    assert (run.model.n_heads, run.model.n_layers, run.steps) == (8, 2, 800)
+    assert main(["recommend", "--from", str(store), *TARGET, "--tflops", "2"]) == 0
+    shown = capsys.readouterr()
+    for row in expected.rows.values():
+        assert f"{row.lr:.6g}" in shown.out
+    assert shown.err == ""
+    flops = flops_per_token(run.model) * 800 * 4 * 16
+    assert f"{flops:.3g} FLOPs" in shown.out
+    assert "GPU-hours at 2 TFLOP/s" in shown.out
+    assert "of the target" in shown.out
+
+
+def test_warnings_go_to_standard_error(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--from", str(store), "--n-heads", "8", "--n-layers", "8", "--steps", "100"]) == 0
+    shown = capsys.readouterr()
+    assert "layers was swept at 2 only" in shown.err
+    assert main(["recommend", "--from", str(store), *TARGET, "--parametrization", "ngpt"]) == 0
+    assert "η* drifts along width" in capsys.readouterr().err
+
+
+def test_a_preset_may_name_the_target(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    scale, model = preset("tiny-l2h2")
+    spec = RunSpec(model=model, table=load_table("nugpt"), base=scale.base, lr=1.0, steps=120, batch=16, data="d")
+    lay_down(tmp_path, "tiny", [Curve({"table": "nugpt"}, spec, (-7.0,), (0,))], no_drift)
+    found = recommended(capsys, "--from", str(tmp_path), "--preset", "tiny-l4h4")
+    assert found["run"]["model"] == preset("tiny-l4h4")[1].to_dict()
+
+
+def test_from_a_bare_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--lr", "0.005", "--preset", "paper-l12h40", "--steps", "80000", "--tflops", "400")
+    found = recommended(capsys, *words)
+    scale, model = preset("paper-l12h40")
+    expected = resolve(load_table("nugpt"), scale.base, Extent.of(model, 80_000, 64), 0.005)
+    assert found["resolved"] == json.loads(json.dumps(expected.to_dict()))
+    assert found["interval"] is None
+    assert found["run"]["lr"] == 0.005
+    assert found["gpu_hours"] == pytest.approx(flops_per_token(model) * 80_000 * 64 * 4096 / 400e12 / 3600)
+    assert found["tuning_flops"] is None
+    assert main(["recommend", *words]) == 0
+    assert "no sweep" in capsys.readouterr().err
+
+
+def test_another_batch_with_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--lr", "0.01", "--preset", "tiny-l2h2", "--batch", "64", "--batch-exponent", "1/2")
+    found = recommended(capsys, *words, "--steps", "120")
+    assert found["resolved"]["lr_base"] == pytest.approx(0.02)  # (64/16)^(1/2)
+    assert found["run"]["table"]["batch"] == "1/2"
+
+
+@pytest.mark.parametrize("form", ["json", "titan", "toml"])
+def test_a_recipe_that_is_written_is_read_back(
+    form: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = recommended(capsys, "--from", str(store), *TARGET)
+    words = ["recommend", "--from", str(store), *TARGET, "--emit", form]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    file = tmp_path / f"recipe.{form}"
+    assert main([*words, "--out", str(file)]) == 0
+    assert file.read_text(encoding="utf-8") == printed
+    values = tomllib.loads(printed) if form == "toml" else json.loads(printed)
+    run = read_recipe(values)
+    assert run == RunSpec.from_dict(facts["run"])
+    for key in ("format", "kind", "run", "resolved", "recommended"):
+        assert key in values
+    for key in ("model", "table", "base", "lr", "steps", "batch", "schedule", "data", "seed"):
+        assert key in values["run"]
+    assert values["resolved"]["gains"] == facts["resolved"]["gains"]
+    assert values["recommended"]["runs"] == facts["runs"]
+
+
+def test_a_recipe_of_a_bare_learning_rate_has_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--lr", "0.01", "--preset", "tiny-l2h4", "--emit", "titan"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["run"]["data"] is None
+    assert read_recipe(values, data="f" * 16).model == preset("tiny-l2h4")[1]
+
+
+def test_rules_are_written(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = recommended(capsys, "--from", str(store), *TARGET)
+    assert main(["recommend", "--from", str(store), *TARGET, "--emit", "rules"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written == rules(RunSpec.from_dict(facts["run"]))
+    hidden = [rule for rule in written["rules"] if rule["role"] == "hidden"]
+    assert {rule["lr"] for rule in hidden} == {facts["resolved"]["rows"]["hidden"]["lr"]}
+
+
+def test_it_may_be_kept_in_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_down(tmp_path, "one", [width_curve(2)], no_drift)
+    assert main(["recommend", "--from", str(tmp_path), "--n-heads", "4", "--keep"]) == 0
+    kept = json.loads((tmp_path / "recommendation.json").read_text(encoding="utf-8"))
+    assert read_recipe(kept).model.n_heads == 4
+    assert "nothing here shows" in capsys.readouterr().err
+
+
+MISTAKES = {
+    "neither": ([], ["--from STORE or --lr"]),
+    "both": (["--from", "STORE", "--lr", "0.1"], ["--from STORE or --lr"]),
+    "no store": (["--from", "nowhere"], ["nowhere is no store"]),
+    "unknown table": (["--from", "STORE", *TARGET, "--parametrization", "completep"], ["'completep'", "ngpt, nugpt"]),
+    "unknown plan": (["--from", "STORE", *TARGET, "--plan", "depths"], ["'depths'", "lengths, ngpt, widths"]),
+    "heads not given": (["--from", "STORE", "--steps", "100"], ["n_heads", "1, 2, 4"]),
+    "steps not given": (["--from", "STORE", "--n-heads", "8"], ["steps", "100, 200, 400"]),
+    "too wide": (["--from", "STORE", "--n-heads", "80", "--steps", "100"], ["width is 1920", "--force"]),
+    "too long": (["--from", "STORE", "--n-heads", "4", "--steps", "10000"], ["steps is 10000", "at most 4"]),
+    "too wide from a rate": (["--lr", "0.1", "--preset", "tiny-l2h64"], ["width is 3072"]),
+    "heads": (["--from", "STORE", "--n-heads", "0", "--steps", "100"], ["n_heads is 0"]),
+    "steps": (["--from", "STORE", "--n-heads", "4", "--steps", "0"], ["steps is 0"]),
+    "batch": (["--from", "STORE", *TARGET, "--batch", "8"], ["batch exponent"]),
+    "batch exponent": (["--from", "STORE", *TARGET, "--batch-exponent", "half"], ["'half'", "1/2"]),
+    "head dimension": (["--from", "STORE", "--preset", "tiny-l2h4", "--steps", "100"], ["head_dim 48", "24"]),
+    "lr": (["--lr", "-1", "--preset", "tiny-l2h4"], ["lr is -1.0"]),
+    "preset": (["--lr", "0.1", "--preset", "small"], ["'small'"]),
+    "emit": (["--lr", "0.1", "--emit", "yaml"], ["'yaml'", "toml, json, titan, rules"]),
+    "out alone": (["--lr", "0.1", "--out", "x.json"], ["x.json", "--emit"]),
+    "keep without a store": (["--lr", "0.1", "--keep"], ["--keep", "--from"]),
+    "tflops": (["--lr", "0.1", "--tflops", "0"], ["tflops is 0.0"]),
+    "level": (["--lr", "0.1", "--level", "2"], ["level is 2.0"]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_status_2_and_one_line(mistake: str, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, named = MISTAKES[mistake]
+    assert main(["recommend", *(str(store) if word == "STORE" else word for word in words)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    for text in named:
+        assert text in shown.err
+
+
+def test_a_limit_can_be_forced(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = recommended(capsys, "--from", str(store), "--n-heads", "80", "--steps", "100", "--force")
+    assert found["reach"][0]["beyond"] > 4
+    assert found["warnings"]
+
+
+def gate(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    status = main(["transfer-test", *words, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_the_gate_opens_where_nothing_moves_and_shuts_where_something_does(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = gate(capsys, str(store), "--group", "nugpt")
+    assert (status, found["answer"]) == (0, "holds")
+    assert [(t["plan"], t["test"]) for t in found["tests"]] == [
+        ("lengths", "drift of η*"),
+        ("lengths", "regret at 200"),
+        ("lengths", "regret at 400"),
+        ("widths", "drift of η*"),
+        ("widths", "regret at 24"),
+        ("widths", "regret at 96"),
+    ]
+    status, found = gate(capsys, str(store), "--group", "ngpt")
+    assert (status, found["answer"]) == (1, "does not hold")
+    assert {t["verdict"] for t in found["tests"]} == {"does not hold"}
+    assert gate(capsys, str(store))[0] == 1
+    assert gate(capsys, str(store), "--plan", "widths")[0] == 0
+    # Bounds that even nGPT keeps: its drift is half an octave per octave.
+    assert gate(capsys, str(store), "--group", "ngpt", "--max-drift", "1", "--max-regret", "1")[0] == 0
+
+
+def test_what_is_not_decided_shuts_the_gate_unless_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_down(tmp_path, "two", [width_curve(heads) for heads in (1, 2)], no_drift)  # a slope needs three sizes
+    for extra, expected in (((), 1), (("--allow-undecided",), 0)):
+        status, found = gate(capsys, str(tmp_path), *extra)
+        assert (status, found["answer"]) == (expected, "not decided here")
+    assert main(["transfer-test", str(tmp_path)]) == 1
+    assert "not decided here" in capsys.readouterr().out
+
+
+def test_one_size_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_down(tmp_path, "one", [width_curve(2)], no_drift)
+    assert gate(capsys, str(tmp_path)) == (1, gate(capsys, str(tmp_path), "--allow-undecided")[1])
+    assert main(["transfer-test", str(tmp_path)]) == 1
+    assert "no group of runs has two sizes" in capsys.readouterr().out
+
+
+def test_ones_own_runs_pass_the_same_gate(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row for row in rows_of(store) if row["method"] == "ngpt"]
+    write_csv(tmp_path / "runs.csv", rows)
+    columns = (
+        "--lr-column",
+        "learning_rate",
+        "--loss-column",
+        "val/loss",
+        "--size-column",
+        "d_model",
+        "--seed-column",
+        "seed",
+    )
+    status, found = gate(capsys, str(tmp_path / "runs.csv"), *columns)
+    assert (status, found["answer"]) == (1, "does not hold")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["STORE", "--max-drift", "0"], "max_drift is 0.0"),
+        (["STORE", "--max-regret", "nan"], "max_regret is nan"),
+        (["STORE", "--group", "llama"], "group is 'llama', but there are nugpt, ngpt"),
+        (["nowhere"], "nowhere is no store"),
+        (["STORE", "--level", "0.1"], "level is 0.1"),
+    ],
+)
+def test_a_mistake_at_the_gate(words: list[str], named: str, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["transfer-test", *(str(store) if word == "STORE" else word for word in words)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert named in shown.err
+
+
+def test_a_plan_without_results_recommends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    PlanDirectory.of(Store(tmp_path), Plan("new", (width_curve(2),)))
+    assert main(["recommend", "--from", str(tmp_path), "--n-heads", "4"]) == 2
+    assert "no ended run" in capsys.readouterr().err
