@@ -92,6 +92,37 @@ def test_explain_obeys_its_options(shown: Any, tmp_path: Path) -> None:
     assert wider["s_z.stored"]["scale"] == pytest.approx(48**-0.5)
 
 
+def test_the_papers_constant_is_that_of_its_own_base_width_alone(shown: Any) -> None:
+    def constant(*words: str) -> float:
+        answer = json.loads(shown("explain", "--preset", "paper-l12h12", "--lr", "0.01", "--json", *words))
+        return float(answer["resolved"]["rows"]["s_z"]["scale"])
+
+    assert constant() == 0.03
+    assert constant("--base", "paper-l8h10") == 0.03
+    assert constant("--base-steps", "5000") == 0.03
+    assert constant("--base", "paper-l10h12") == pytest.approx(1224**-0.5, rel=1e-14)
+    assert constant("--base", "paper-l10h12", "--rescaler-scale", "0.03") == 0.03
+
+
+def lines(text: str) -> dict[str, list[str]]:
+    """A printed table by the first cell of its lines; cells are two spaces apart."""
+    rows = ([cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines())
+    return {row[0]: row[1:] for row in rows if row}
+
+
+def test_explain_shows_decay_and_epsilon_where_they_say_something(shown: Any) -> None:
+    words = ["explain", "--lr", "0.01", "--preset", "tiny-l4h4"]
+    plain = lines(shown(*words))
+    assert plain["parameter"][-1] == "gain"
+    # m_width 2, m_depth 2
+    prenorm = lines(shown(*words, "--parametrization", "prenorm-completep"))
+    assert prenorm["parameter"][-3:] == ["gain", "λ", "ε"]
+    assert prenorm["E_in.weight"][-2:] == ["0.1", "5e-17"]
+    assert prenorm["blocks.0…3.mlp.W_u.weight"][-2:] == ["0.2", "2.5e-17"]
+    assert prenorm["norm_out.weight"][-2:] == ["0", "2.5e-17"]
+    assert prenorm["E_out.weight"][-2:] == ["0.1", "5e-17"]
+
+
 def test_explain_for_people_names_blocks_once_or_all(shown: Any) -> None:
     brief = shown("explain", "--lr", "0.01", "--preset", "tiny-l4h2")
     assert brief.count("W_oMLP") == 1
@@ -170,6 +201,27 @@ def test_the_symbolic_table_says_what_the_paper_says(shown: Any) -> None:
     assert list(rows["tuned multiplier of η of output"].values()) == ["1", "2^(-3/2)", "2^(-3/2)", "2^(-1)", "1"]
 
 
+def test_the_table_shows_decay_epsilon_and_multipliers_where_they_say_something(shown: Any, tmp_path: Path) -> None:
+    for words in (["table"], ["table", "--resolve"]):
+        assert not [quantity for quantity in lines(shown(*words)) if quantity.startswith(("λ", "ε"))]
+    prenorm = lines(shown("table", "--parametrization", "prenorm-completep"))
+    assert prenorm["λ of hidden"] == ["0.1·m_width"]
+    assert prenorm["ε of output"] == ["1e-16·m_width^(-1)"]
+    assert prenorm["ε of hidden"] == ["1e-16·m_width^(-1)·m_depth^(-1)"]
+    # m_width 4, m_depth 2
+    numbers = lines(shown("table", "--parametrization", "nugpt", "prenorm-completep", "--preset", "paper-l20h40"))
+    assert numbers["λ of hidden"] == ["0.4"]
+    assert numbers["ε of output"] == ["1e-16", "2.5e-17"]
+    assert numbers["ε of hidden"] == ["1e-16", "1.25e-17"]
+    assert numbers["tuned multiplier of η of output"] == ["0.5", "1"]
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "nugpt"\neps = 1e-8\n[rows.s_z]\nmultiplier_log2 = -2\n', encoding="utf-8")
+    for words in ([], ["--resolve"]):
+        mine = lines(shown("table", "--parametrization", "nugpt", str(path), *words))
+        assert mine["ε of hidden"] == ["1e-16", "1e-08"]
+        assert mine["tuned multiplier of η of s_z"] == (["0.25"] if words else ["2^(-2)"])
+
+
 def test_table_as_json_and_toml_are_tables_again(shown: Any, tmp_path: Path) -> None:
     answer = json.loads(shown("table", "--json"))
     assert {name: table_from_dict(values) for name, values in answer.items()} == {name: TABLES[name] for name in PAPER}
@@ -188,5 +240,8 @@ def test_the_resolved_table(shown: Any) -> None:
     text = shown(*words)
     assert "m_width 4  m_depth 2  m_data 8  m_batch 1" in text
     assert "0.0156556" in text
+    assert shown("table", *words[2:]) == text  # any option of the target asks for numbers
+    for option in (["--preset", "paper-l12h12"], ["--lr", "1"], ["--steps", "80000"], ["--base", "paper-l10h10"]):
+        assert shown("table", *option) == shown("table", "--resolve")
     prenorm = json.loads(shown("table", "--resolve", "--parametrization", "prenorm-completep", "--json"))
     assert prenorm["prenorm-completep"]["family"] == "prenorm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -113,6 +114,15 @@ MISTAKES = {
     "groups that do not divide": (["count", "--n-kv-heads", "3"], ["n_kv_heads is 3", "divide"]),
     "no groups": (["count", "--n-kv-heads", "0"], ["n_kv_heads is 0"]),
     "another batch": (["explain", "--lr", "0.1", "--batch", "7"], ["896 tokens", "2048", "batch exponent"]),
+    "negative batch": (["explain", "--lr", "0.1", "--batch", "-1"], ["batch is -1,"]),
+    "negative batch of the base": (["table", "--base-batch", "-1"], ["batch is -1,"]),
+    "unknown preset of table": (["table", "--preset", "nonsense"], ["'nonsense'"]),
+    "lr of table": (["table", "--lr", "-1"], ["lr is -1.0"]),
+    "steps of table": (["table", "--steps", "0"], ["steps is 0"]),
+    "unknown base of table": (["table", "--base", "nonsense"], ["'nonsense'"]),
+    "no table": (["table", "--parametrization"], ["--parametrization is empty"]),
+    "TOML and JSON": (["table", "--parametrization", "nugpt", "--toml", "--json"], ["--toml", "--json"]),
+    "TOML of numbers": (["table", "--parametrization", "nugpt", "--toml", "--lr", "1"], ["--toml", "numbers"]),
     "no steps": (["explain", "--lr", "0.1", "--steps", "0"], ["steps is 0"]),
     "unknown table": (["table", "--parametrization", "nuGPT"], ["'nuGPT'", "nugpt-full-align"]),
     "table that is not there": (["explain", "--lr", "0.1", "--parametrization", "no.toml"], ["'no.toml'"]),
@@ -233,6 +243,45 @@ def test_a_reader_that_has_gone_leaves_no_traceback(words: list[str], unbuffered
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["table"], ["table", "--help"]], ids=" ".join)
+def test_an_output_that_is_full_is_one_line(words: list[str], unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "nugpt", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("nugpt: error: ")
+    assert "No space left" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell that closes streams")
+@pytest.mark.parametrize(
+    ("words", "status"), [("table", 0), ("--help", 0), ("count --json", 0), ("count --n-heads 0", 2)]
+)
+def test_streams_that_are_closed_leave_no_traceback(words: str, status: int) -> None:
+    start = f'"{sys.executable}" -m nugpt {words}'
+    done = subprocess.run(["bash", "-c", f"{start} >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (status, 1 if status else 0)
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(["bash", "-c", f"{start} >&- 2>&-"], capture_output=True, text=True)
+    assert done.returncode == status
+
+
+def test_an_encoding_that_lacks_our_letters_shows_question_marks_and_whole_json(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "nugpt"\nname = "νGPT 2 😀"\n', encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = nugpt("table", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?_base" in done.stdout
+    done = nugpt("explain", "--lr", "0.01", "--parametrization", str(mine), "--json", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["resolved"]["table"] == "νGPT 2 😀"
 
 
 def test_head_gets_its_line() -> None:

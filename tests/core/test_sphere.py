@@ -87,6 +87,17 @@ def test_bfloat16_lerp_is_computed_in_float32() -> None:
     torch.testing.assert_close(ours.double(), exact, rtol=2**-8 * 1.001, atol=1e-7)
 
 
+@pytest.mark.parametrize("alpha_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_bfloat16_lerp_takes_its_difference_in_float32(alpha_dtype: torch.dtype) -> None:
+    h, branch = norm(draw(16, 48)).to(torch.bfloat16), norm(draw(16, 48, seed=1)).to(torch.bfloat16)
+    alpha = torch.full((48,), 0.5, dtype=alpha_dtype)
+    ours = lerp(h, branch, alpha)
+    # Halfway, h and branch cancel in many components: a difference rounded to bfloat16 shows there in full.
+    exact = (h.double() + branch.double()) / 2
+    exact = exact / exact.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-8 * 1.001, atol=1e-7)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_retraction_is_in_place_and_along_its_axis(axis: int) -> None:
     weight = draw(5, 3)

@@ -154,7 +154,7 @@ def main(n: int, seed_counts: Sequence[int] = (1, 2, 3, 5)) -> None:
             "optimum, optimum moves with seed": {"jitter": 0.07},
             "optimum, pooled noise": {"pooled_from": 4},
         }.items():
-            trials = optimum_trials(n, seeds, salt=2024, **settings)  # type: ignore[arg-type]
+            trials = optimum_trials(n, seeds, salt=2025, **settings)  # type: ignore[arg-type]
             enclosed = [trial for trial in trials if trial.verdict == "enclosed"]
             print(row(f"{seeds} {name}", enclosed), f"  all verdicts {share(trials):.1%}")
             if name == "optimum":
@@ -162,11 +162,11 @@ def main(n: int, seed_counts: Sequence[int] = (1, 2, 3, 5)) -> None:
                     print(row(f"    {family}", [t for t in enclosed if t.family == family]))
                 for spacing in SPACINGS:
                     print(row(f"    spacing {spacing:g}", [t for t in enclosed if t.spacing == spacing]), flush=True)
-        for name, trials in study_trials(n, seeds, salt=2024).items():
+        for name, trials in study_trials(n, seeds, salt=2025).items():
             print(row(f"{seeds} {name}", trials), flush=True)
         for unshared in (0.0, 0.005):
-            print(row(f"{seeds} comparison, unshared {unshared}", comparison_trials(n // 4, seeds, unshared, 2024)))
-        for name, trials in power_law_trials(n // 5, seeds, salt=2024).items():
+            print(row(f"{seeds} comparison, unshared {unshared}", comparison_trials(n // 4, seeds, unshared, 2025)))
+        for name, trials in power_law_trials(n // 5, seeds, salt=2025).items():
             print(row(f"{seeds} power law, {name}", trials), flush=True)
 
 

@@ -309,7 +309,13 @@ def test_a_recipe_that_contradicts_itself_is_refused(answers: Answers) -> None:
     values["resolved"]["rows"]["hidden"]["lr"] *= 1.01
     with pytest.raises(ValueError, match="for hidden, but its table gives"):
         read_recipe(values)
-    for broken in ({}, {"kind": "nugpt recipe", "format": 2}, {**values, "run": 3}):
+    for broken in (
+        {},
+        {"kind": "nugpt recipe", "format": 2},
+        {**values, "run": 3},
+        {**values, "resolved": None},
+        {**values, "resolved": {"rows": 3}},
+    ):
         with pytest.raises(ValueError, match="recipe"):
             read_recipe(broken)
 

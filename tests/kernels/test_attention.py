@@ -66,6 +66,19 @@ def test_bfloat16(name: str) -> None:
         assert ((mine.double() - theirs).norm() / theirs.norm()).item() < TOLERANCE[torch.bfloat16]
 
 
+def test_the_softmax_of_bfloat16_scores_is_taken_in_float32() -> None:
+    # Whole scores below 256 are exact in bfloat16; times 0.3 they are not, and e^score makes 2^-8 of 75 a third.
+    T = 8
+    q = torch.ones(1, T, 1, 1, dtype=torch.bfloat16)
+    k = torch.arange(250 - T, 250, dtype=torch.bfloat16).view(1, T, 1, 1)
+    v = torch.eye(T, dtype=torch.bfloat16).view(1, T, 1, T)  # the output is the weights
+    ours = ATTENTIONS["plain"](q, k, v, 0.3, None)[0, :, 0]
+    scores = 0.3 * k.double().view(1, T).expand(T, T)
+    exact = scores.masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-8 * 1.01, atol=0)  # one rounding of each weight
+
+
 def test_plain_gradients_by_finite_differences() -> None:
     q, k, v, _ = draw((1, 4, 2, 1, 3), 3)
     inputs = tuple(x.requires_grad_() for x in (q, k, v))

@@ -52,6 +52,24 @@ def test_by_hand() -> None:
 
 
 @each_loss
+def test_ids_that_are_never_targets_are_classes_all_the_same(name: str) -> None:
+    h, weight, scale, targets = draw()
+    real = V - 5
+    targets = targets % real  # the last five only pad the vocabulary
+    loss = loss_named(name)(h, weight, scale, targets)
+    logits = (h @ weight.T) * scale
+    total = logits.exp().sum(-1)  # over all V
+    torch.testing.assert_close(loss, total.log() - logits[torch.arange(M), targets], rtol=ROUNDING, atol=ROUNDING)
+    masked = torch.nn.functional.cross_entropy(logits[:, :real], targets, reduction="none")
+    assert (loss > masked).all()
+    (gradient,) = torch.autograd.grad(loss.sum(), scale)
+    # Training pushes them down: d loss / d logit is their probability, which no target takes off.
+    truth = (logits.exp() / total.unsqueeze(-1) * (h @ weight.T)).sum(0)[real:]
+    torch.testing.assert_close(gradient[real:], truth, rtol=ROUNDING, atol=ROUNDING)
+    assert truth.abs().min() > 0
+
+
+@each_loss
 @each_chunk
 def test_values_and_gradients_are_torchs(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", chunk)

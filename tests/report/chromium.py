@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,15 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 PATIENCE = 240.0  # seconds; only so that a browser that hangs does not hang the tests
+
+
+# The browser reads from descriptor 3 and writes to 4; ours are first moved out of the way of those two.
+_START = """
+import fcntl, os, sys
+for descriptor, wanted in [(fcntl.fcntl(int(n), fcntl.F_DUPFD, 10), i) for i, n in enumerate(sys.argv[1:3], 3)]:
+    os.dup2(descriptor, wanted)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -129,9 +139,8 @@ def browser(profile: Path) -> Iterator[Browser]:
     in_read, in_write = os.pipe()
     out_read, out_write = os.pipe()
     command = [program, *FLAGS, f"--user-data-dir={profile}"]
-    # The browser reads from descriptor 3 and writes to 4.
     process = subprocess.Popen(
-        ["sh", "-c", f'exec "$@" 3<&{in_read} 4>&{out_write}', "sh", *command],
+        [sys.executable, "-c", _START, str(in_read), str(out_write), *command],
         pass_fds=(in_read, out_write),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nugpt.report.source import Source, read_store
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
+from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Setting
 from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory
@@ -43,12 +45,9 @@ def best_log2_lr(spec: RunSpec) -> float:
     ratios = spec.resolved().ratios
     per_width, per_depth = MOVES.get(spec.table.name, (0.0, 0.0))
     horizon = -1 / 3 if spec.table.base.data == 0 else 0.0
-    return (
-        -7.0
-        + per_width * math.log2(ratios.width)
-        + per_depth * math.log2(ratios.depth)
-        + horizon * math.log2(ratios.data)
-    )
+    moved = per_width * math.log2(ratios.width) + per_depth * math.log2(ratios.depth)
+    centre = -3.5 if spec.model.seq_len == scale_named("tiny").seq_len else -7.0  # where the studies' grids lie
+    return centre + moved + horizon * math.log2(ratios.data)
 
 
 def noise_of(spec: RunSpec) -> np.random.Generator:
@@ -110,15 +109,10 @@ def hostile_plan() -> Plan:
     """A sweep of one's own whose labels would be markup, if anybody let them."""
     (first, *_) = study_plans("width-fixed-steps")[0].curves
     curves = [
-        Curve({"table": HOSTILE, HOSTILE: n}, _with_seed(first.spec, n), first.log2_lrs, first.seeds) for n in (1, 2)
+        Curve({"table": HOSTILE, HOSTILE: n}, replace(first.spec, val_windows=n), first.log2_lrs, first.seeds)
+        for n in (1, 2)
     ]
     return Plan("hostile", tuple(curves))
-
-
-def _with_seed(spec: RunSpec, n: int) -> RunSpec:
-    from dataclasses import replace
-
-    return replace(spec, val_windows=spec.val_windows + n)
 
 
 def source_of(store: Store, *names: str, **options: Any) -> Source:

@@ -54,6 +54,7 @@ def test_what_is_left_out_is_filled_in() -> None:
         ({"rope_theta": math.inf}, "rope_theta is inf"),
         ({"rope_theta": "big"}, "rope_theta is 'big'"),
         ({"rope_theta": 10**400}, "rope_theta is 1000"),
+        ({"architecture": ["normalized"]}, "architecture is ['normalized'], but must be one of"),
         ({"architecture": "ngpt"}, "architecture is 'ngpt', but must be one of normalized, prenorm, prenorm-qknorm"),
     ],
 )
@@ -143,8 +144,18 @@ def test_a_wrong_ratio_of_tokens_is_refused(ratio: float) -> None:
         tokens_at(ModelConfig(**GOOD), ratio)
 
 
-@pytest.mark.parametrize(("batch", "round_to", "named"), [(0, 1, "batch is 0"), (1, 0, "rounding of steps is 0")])
-def test_a_wrong_batch_or_rounding_is_refused(batch: int, round_to: int, named: str) -> None:
+@pytest.mark.parametrize(
+    ("batch", "round_to", "named"),
+    [
+        (0, 1, "batch is 0"),
+        (2.5, 1, "batch is 2.5"),
+        (True, 1, "batch is True"),
+        ("4", 1, "batch is '4'"),
+        (1, 0, "rounding of steps is 0"),
+        (1, 1.5, "rounding of steps is 1.5"),
+    ],
+)
+def test_a_wrong_batch_or_rounding_is_refused(batch: Any, round_to: Any, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         steps_at(ModelConfig(**GOOD), 20, batch, round_to)
 

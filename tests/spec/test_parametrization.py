@@ -59,7 +59,11 @@ def test_a_row_that_does_not_suit_its_role_is_refused(role: str, row: Row, named
 def test_forward_multipliers_are_those_of_the_family() -> None:
     table = TABLES["prenorm-completep"]
     for broken, named in (
-        (lambda: replace(NUGPT, forward={"residual": Power()}), "unknown forward multiplier 'residual'"),
+        (
+            lambda: replace(NUGPT, forward={"residual": Power()}),
+            "unknown forward multiplier 'residual', the family 'normalized' has none",
+        ),
+        (lambda: replace(table, forward={"depth": Power()}), "'depth', known are residual, logit"),
         (lambda: replace(table, forward={}), "forward multiplier 'residual' is missing"),
         (lambda: replace(table, rows=dict(table.rows) | {"hidden": Row()}), "'hidden' needs init"),
     ):
@@ -79,14 +83,74 @@ def test_an_unknown_family_is_refused() -> None:
 def test_an_exponent_that_is_no_number_is_refused(exponent: str, value: Any) -> None:
     with pytest.raises(ValueError) as refusal:
         Power(**{exponent: value})
-    one_line(refusal, exponent, repr(value))
+    one_line(refusal, exponent, repr(value)[:60])
+    assert len(str(refusal.value)) < 200
 
 
 @pytest.mark.parametrize("value", ["0.05", None, math.nan, math.inf, 10**400, -0.1, True])
 def test_a_coefficient_that_is_no_number_is_refused(value: Any) -> None:
     with pytest.raises(ValueError) as refusal:
         Power(value)
-    one_line(refusal, "coefficient", repr(value))
+    one_line(refusal, "coefficient", repr(value)[:60])
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("lr", "x"),
+        ("lr", 1.0),
+        ("lr", None),
+        ("init", 0.05),
+        ("scale", (1,)),
+        ("weight_decay", 0.1),
+        ("eps", None),
+        ("multiplier_log2", "x"),
+        ("multiplier_log2", None),
+        ("multiplier_log2", 101),
+        ("multiplier_log2", math.nan),
+        ("multiplier_log2", True),
+    ],
+)
+def test_a_row_holds_cells(cell: str, value: Any) -> None:
+    with pytest.raises(ValueError) as refusal:
+        Row(**{cell: value})
+    one_line(refusal, cell, f"is {value!r}, but must be a")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("name", 3, "name of a table is 3"),
+        ("name", "", "name of a table is ''"),
+        ("family", ["normalized"], "family is ['normalized']"),
+        ("rows", [Row()], "rows is [Row("),
+        ("rows", {"hidden": 3}, "rows.hidden is 3, but must be a Row"),
+        ("rows", {"hidden": None}, "rows.hidden is None"),
+        ("base", 1, "base is 1, but must be a Power"),
+        ("batch", "x", "batch is 'x'"),
+        ("batch", 5000, "batch is 5000, but must be a number from -100 to 100"),
+        ("forward", 3, "forward is 3"),
+        ("forward", {"residual": 1.0}, "forward.residual is 1.0, but must be a Power"),
+        ("weight_decay", "x", "weight_decay is 'x', but must be a number of at least 0"),
+        ("weight_decay", -1, "weight_decay is -1"),
+        ("eps", -1, "eps is -1"),
+        ("eps", math.inf, "eps is inf"),
+        ("betas", (2, 3), "betas is (2, 3), but must be two numbers from 0 to below 1"),
+        ("betas", 0.9, "betas is 0.9"),
+        ("betas", (0.9, 0.95, 0.99), "betas is (0.9"),
+        ("betas", ("a", "b"), "betas is ('a', 'b')"),
+    ],
+)
+def test_a_wrong_field_of_a_table_is_refused(field: str, value: Any, named: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        replace(NUGPT, **{field: value})
+    one_line(refusal, named)
+
+
+def test_numbers_of_a_table_may_be_given_in_any_spelling() -> None:
+    ours = replace(NUGPT, batch=0.5, weight_decay=1, betas=[0, 0.5])  # type: ignore[arg-type]
+    assert (ours.batch, ours.weight_decay, ours.betas) == (Fraction(1, 2), 1.0, (0.0, 0.5))
+    assert Row(multiplier_log2=-1.5).multiplier_log2 == Fraction(-3, 2)  # type: ignore[arg-type]
 
 
 def test_exponents_may_be_given_as_numbers() -> None:

@@ -38,8 +38,8 @@ def test_multipliers_name_roles_of_the_table() -> None:
     refused("multiplier of hidden is -1", multipliers={"hidden": -1})
 
 
-@pytest.mark.parametrize("decay", [-0.1, math.nan, math.inf])
-def test_weight_decay_is_not_negative(decay: float) -> None:
+@pytest.mark.parametrize("decay", [-0.1, math.nan, math.inf, "x", True])
+def test_weight_decay_is_not_negative(decay: Any) -> None:
     refused(f"weight_decay is {decay!r}, but must be a number of at least 0", weight_decay=decay)
 
 
@@ -80,11 +80,50 @@ def test_a_cell_beyond_all_numbers_is_refused_in_words(power: Power, width: int)
     rows = dict(table.rows) | {"hidden": Row(lr=power)}
     base = replace(EXTENT, d_model=96 if width > 1 else 96_000_000)
     refused(
-        f"table 'nugpt' at this target gives {symbolic(power)}, beyond every number",
+        f"table 'nugpt': lr of hidden ({symbolic(power)}) is inf at this target, but must be a finite number",
         table=replace(table, rows=rows),
         base=Base.of(base),
         target=replace(EXTENT, d_model=width),
     )
+
+
+HUGE, TINY = Power(1e300, d_model=Fraction(10)), Power(1e-200, d_model=Fraction(-100))
+ABOVE = "but must be a finite number above 0"
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "named"),
+    [
+        ("s_z", {"scale": TINY}, f"scale of s_z (1e-200·d_model^(-100)) is 0.0 at this target, {ABOVE}"),
+        ("s_z", {"scale": HUGE}, f"scale of s_z (1e+300·d_model^(10)) is inf at this target, {ABOVE}"),
+        ("s_z", {"init": HUGE}, "init of s_z (1e+300·d_model^(10)) is inf"),
+        ("alpha_A", {"init": Power(1e200), "scale": Power(1e-200)}, "gain of alpha_A (1e+200) is inf"),
+        ("input", {"lr": HUGE}, "lr of input (1e+300·d_model^(10)) is inf"),
+        ("input", {"eps": HUGE}, "eps of input (1e+300·d_model^(10)) is inf"),
+        ("input", {"weight_decay": HUGE}, "weight_decay of input (1e+300·d_model^(10)) is inf"),
+        # not 0 · ∞ = nan either
+        ("input", {"lr": Power(0, d_model=Fraction(100), rescaler_scale=Fraction(-100))}, "lr of input"),
+    ],
+)
+def test_no_cell_leaves_the_numbers(role: str, changes: dict[str, Power], named: str) -> None:
+    table = parametrization("nugpt")
+    rows = dict(table.rows) | {role: replace(table.rows[role], **changes)}  # type: ignore[arg-type]
+    wide = replace(EXTENT, d_model=9_600_000)
+    refused(named, table=replace(table, rows=rows, weight_decay=0.1), base=Base.of(wide), target=wide)
+
+
+def test_neither_base_nor_forward_leave_the_numbers() -> None:
+    refused("η_base (1e+308) is inf", table=replace(parametrization("nugpt"), base=Power(1e308)), lr=100.0)
+    prenorm = parametrization("prenorm-completep")
+    forward = dict(prenorm.forward) | {"logit": HUGE}
+    refused("gain of logit", table=replace(prenorm, forward=forward))
+
+
+@pytest.mark.parametrize("batch", [-1, 0, 2.5, True, "16"])
+def test_an_extent_names_a_wrong_batch_as_it_was_given(batch: Any) -> None:
+    with pytest.raises(ValueError) as refusal:
+        Extent.of(ModelConfig(2, 2, 48, 64, 128), steps=100, batch=batch)
+    assert str(refusal.value) == f"batch is {batch!r}, but must be a whole number of at least 1"
 
 
 def test_a_resolved_table_is_plain_values() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +107,23 @@ def test_a_name_matched_twice_by_rules_that_agree_is_still_refused() -> None:
     roles = Roles([RoleRule("a.*", "hidden"), RoleRule(".*b", "hidden")])
     with pytest.raises(ValueError, match="more than one role"):
         roles("ab")
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        ({"axis": "1"}, "axis of role 'hidden' is '1', but must be a whole number, or none"),
+        ({"axis": True}, "axis of role 'hidden' is True"),
+        ({"axis": 1.0}, "axis of role 'hidden' is 1.0"),
+        ({"pattern": 3}, "pattern of a rule is 3"),
+        ({"role": None}, "role of a rule is None"),
+    ],
+)
+def test_a_rule_of_the_wrong_form_is_refused(rule: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        RoleRule(**({"pattern": ".*", "role": "hidden"} | rule))
+    assert str(refusal.value).startswith(named)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:

@@ -7,21 +7,24 @@ import os
 import random
 import signal
 from dataclasses import asdict
+from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.engines.process import kill_when, run, start
-from tests.engines.small import make_dataset, make_spec, result_of
+from tests.engines.small import contents, make_dataset, make_spec, result_of
 from tests.sweep.measure import measured_bytes, wide
 
 from nugpt.data import TokenDataset
-from nugpt.engines.lab import Options
+from nugpt.engines.lab import Options, loop
 from nugpt.engines.lab import engine as engine_module
 from nugpt.engines.lab.engine import MOST_ON_CPU, USABLE, LabEngine
 from nugpt.spec.model import total_parameters
 from nugpt.spec.plan import Curve, Plan, Policy
-from nugpt.store import Store
+from nugpt.store import RunDirectory, Store
+from nugpt.store.claims import LostClaim
 from nugpt.store.plans import PlanDirectory
 from nugpt.sweep.state import plan_state
 
@@ -113,9 +116,8 @@ def test_a_signal_saves_frees_the_runs_and_names_itself(tmp_path: Path, dataset:
         process.join()
         assert process.exitcode == 128 + number, log.read_text()
         assert "the state is saved" in log.read_text()
-        contents = [path.read_text() for path in plan.parents[1].glob("*/claim-*")]
-        assert contents
-        assert any('"released": true' in text for text in contents)
+        claims = [path.read_text() for path in plan.parents[1].glob("*/claim-*")]
+        assert any('"released": true' in text for text in claims)
         (curve,) = plan_state(PlanDirectory(plan).plan(), PlanDirectory(plan), 30.0)
         assert {place.state for place in curve.places} == {"stale"}
     assert not list(plan.parents[1].glob("*/failures.jsonl"))
@@ -202,3 +204,50 @@ def test_the_measure_grows_with_the_model(dataset: TokenDataset) -> None:
     parameters = 4 * total_parameters(wide(make_spec(dataset), 64).model)
     assert 4 * parameters <= large <= 50 * parameters
     assert small < large
+
+
+def test_the_claims_are_looked_at_before_anything_is_written(
+    tmp_path: Path, dataset: TokenDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def noted(name: str, function: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            events.append(name)
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    monkeypatch.setattr(RunDirectory, "append_metrics", noted("rows", RunDirectory.append_metrics))
+    monkeypatch.setattr(RunDirectory, "cut_metrics", noted("rows", RunDirectory.cut_metrics))
+    monkeypatch.setattr(RunDirectory, "write_record", noted("record", RunDirectory.write_record))
+    monkeypatch.setattr(loop, "save_checkpoint", noted("checkpoint", loop.save_checkpoint))
+    specs = [make_spec(dataset, lr=lr) for lr in (2**-8, 2**-6, 2.0**12)]
+    engine = LabEngine(dataset, OPTIONS)
+    engine.execute(specs, Store(tmp_path / "runs"), guard=lambda: events.append("guard"), stop=None)
+    turns = [name for name, _ in groupby(events)]
+    assert {"rows", "record", "checkpoint"} <= set(turns)
+    allowed = {("guard", "rows"), ("rows", "guard"), ("guard", "checkpoint"), ("checkpoint", "guard")}
+    # A record closes the save it belongs to.
+    allowed |= {("checkpoint", "record"), ("record", "guard")}
+    assert turns[0] == "guard"
+    assert set(pairwise(turns)) <= allowed
+
+
+@pytest.mark.parametrize("moment", [1, 2, 7, 20, 27])
+def test_a_worker_that_has_lost_its_runs_writes_nothing_more(
+    tmp_path: Path, dataset: TokenDataset, moment: int
+) -> None:
+    store, calls, seen = tmp_path / "runs", 0, {}
+
+    def guard() -> None:
+        nonlocal calls, seen
+        calls += 1
+        if calls == moment:
+            seen = contents(store)
+            raise LostClaim("taken over")
+
+    specs = [make_spec(dataset, lr=lr) for lr in (2**-8, 2**-6)]
+    with pytest.raises(LostClaim):
+        LabEngine(dataset, OPTIONS).execute(specs, Store(store), guard, None)
+    assert contents(store) == seen

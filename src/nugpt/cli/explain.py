@@ -10,6 +10,7 @@ from typing import Any
 from nugpt.cli.shape import BaseShape, Length, Shape
 from nugpt.cli.show import number, print_json, print_table
 from nugpt.spec.model import ModelConfig, parameter_shapes
+from nugpt.spec.parametrization import EPS
 from nugpt.spec.resolve import Resolved, resolve
 from nugpt.spec.table_file import load_table
 
@@ -52,8 +53,12 @@ class Explain:
             f"m_width {number(m.width)}  m_depth {number(m.depth)}  m_data {number(m.data)}  m_batch {number(m.batch)}"
         )
         columns = ["parameter", "shape", "role", "sphere axis", "multiplier", "learning rate", "init", "scale", "gain"]
-        rows = [_cells(tensor) for tensor in (tensors if self.all else _blocks_as_one(tensors))]
-        print_table(columns, rows, right=(4, 5, 6, 7, 8))
+        more = [] if {t["weight_decay"] for t in tensors} == {0.0} else ["weight_decay"]
+        more += [] if {t["eps"] for t in tensors} == {EPS} else ["eps"]
+        listed = tensors if self.all else _blocks_as_one(tensors)
+        rows = [_cells(tensor) + [number(tensor[key]) for key in more] for tensor in listed]
+        titles = {"weight_decay": "λ", "eps": "ε"}
+        print_table(columns + [titles[key] for key in more], rows, right=range(4, 9 + len(more)))
         return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import sys
 import warnings
@@ -37,9 +38,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "recommend": ("nugpt.cli.recommend", "Recommend", "learning rates for a target, from a sweep or a base's best"),
     "transfer-test": ("nugpt.cli.recommend", "TransferTest", "a gate: does the best learning rate hold over sizes?"),
+    "report": ("nugpt.cli.report", "Report", "figures, and one offline page whose every number leads back to its run"),
     "generate": ("nugpt.cli.generate", "Generate", "text from a trained model"),
     "bench data": ("nugpt.cli.data", "BenchData", "tokens per second of preparing and of loading data"),
-    "quickstart": ("nugpt.cli.quickstart", "Quickstart", "what exists so far of the whole job, on a CPU"),
+    "quickstart": (
+        "nugpt.cli.quickstart",
+        "Quickstart",
+        "the whole job at tiny scale on a CPU: sweep, fit, recommend, report",
+    ),
 }
 
 
@@ -52,18 +58,38 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `nugpt ARGUMENTS`: 0 done, 1 a failed verdict or run, 2 a mistake in what the user gave."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     status = 0
+    _open_streams()
     try:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
-                status = _run(list(sys.argv[1:] if arguments is None else arguments))
+                status = _run(words)
         finally:
             sys.stdout.flush()  # here and not at exit, where Python would print that the reader has gone
     except BrokenPipeError:
-        # The reader of our output has gone (as `| head` does): nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader has gone (as `| head` does): nothing is left to say
+    except OSError as error:  # what the output goes to is full
+        if "--debug" in words:
+            raise
+        _drop_output()
+        status = _complaint(error, status=1)
     return status
+
+
+def _open_streams() -> None:
+    """Standard streams that take whatever we print: a closed one drops it, a narrow encoding shows `?`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # as `>&-` leaves it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """What is still in the buffer goes nowhere, or Python would try to write it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

@@ -1,27 +1,57 @@
-"""`nugpt quickstart`."""
+"""`nugpt quickstart`: the whole job at tiny scale, composed of the other commands."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nugpt.fit.curves import Answers
+
+PLAN = "width-fixed-steps"  # nGPT and νGPT at three widths
 
 
 @dataclass(frozen=True)
 class Quickstart:
-    """See the method: the tables, what they do to every tensor of a model, and what the model counts to."""
+    """The whole job on a CPU in about three minutes: sweep nGPT and νGPT at three widths, fit, recommend, report."""
+
+    out: Path = Path("quickstart")
+    """Where runs and the report are kept; the same command again goes on with them."""
 
     def run(self) -> int:
-        """Print the tables, then one model under νGPT."""
-        from nugpt.cli.count import Count
-        from nugpt.cli.explain import Explain
-        from nugpt.cli.shape import Shape
-        from nugpt.cli.table import Table
+        """Sweep, fit, recommend, report, and say what was learned."""
+        from nugpt.cli.fit import Origin, read_curves
+        from nugpt.cli.launch import Execution
+        from nugpt.cli.recommend import Recommend, TargetShape
+        from nugpt.cli.report import Report
+        from nugpt.cli.study import Study
+        from nugpt.fit.curves import answer
 
-        print("The parametrizations of the paper:\n")
-        Table().run()
-        wide = Shape(preset="paper-l12h28")
-        print("\nA model of 12 layers and 28 heads under νGPT at η = 2^-7, tensor by tensor:\n")
-        Explain(lr=2**-7, shape=wide).run()
-        print("\nWhat it counts to:\n")
-        Count(shape=wide).run()
-        print("\nNext: nugpt explain --help, nugpt table --resolve --preset paper-l12h40")
+        store = self.out / "runs"
+        print("Training nGPT and νGPT at three widths on Python's own source and documentation, on the CPU.\n")
+        status = Study(id=PLAN, scale="tiny", store=store, execution=Execution(run=True, devices=("cpu",))).run()
+        if status:
+            return status
+        print("\nA recommendation for a model four times as wide as the base, under νGPT:\n")
+        target = TargetShape(n_heads=8)
+        Recommend(source=store, target=target, keep=True).run()
+        print()
+        Report(store=store, out=self.out / "report", title="nugpt quickstart").run()
+        (swept,) = read_curves(store, Origin(plan=f"{PLAN}-tiny"))
+        _print_learned(answer(swept.curves), self.out)
         return 0
+
+
+def _print_learned(answers: Answers, out: Path) -> None:
+    """What this sweep says, in five lines, and what it cannot say."""
+    print("\nWhat was learned:")
+    for number, path in enumerate(answers.paths[:2], 1):
+        drift = path.drift
+        slope = "not to be had" if drift.interval is None else f"{drift.interval.low:+.2f} … {drift.interval.high:+.2f}"
+        name = answers.names.get(path.group, path.group)
+        print(f"{number}. {name}: the best η moves by {slope} octaves per octave of width (90 % interval).")
+    print("3. This is forty steps of one seed: it shows how the job goes. What the paper claims is not decided here.")
+    print(f"4. Every number leads back to its run: open {out / 'report' / 'report.html'}.")
+    print("5. Next: nugpt study width-fixed-steps --scale lab --data DIR --run (one GPU), or a grid of your own:")
+    print("   nugpt sweep --name mine --preset tiny-l2h2 --seed 0 1 2 --vary parametrization=ngpt,nugpt --run")

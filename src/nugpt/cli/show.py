@@ -10,7 +10,8 @@ from typing import Any
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output; not-a-number and infinity are refused, since JSON has neither."""
-    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+    narrow = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # then escaped, which loses nothing
+    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=narrow))
 
 
 def print_table(

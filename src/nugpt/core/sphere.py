@@ -29,6 +29,6 @@ def retract_tensor_(weight: Tensor, axis: int) -> Tensor:
 
 def guarded_length(y: Tensor, dim: int) -> Tensor:
     """‖y‖₂ along `dim`; 1 where it is 0."""
-    # CHOICE: the paper's Norm has no ε. A zero vector stays zero with a finite gradient; every other is untouched.
+    # CHOICE: the paper's Norm has no ε. A zero vector stays zero with a finite gradient; no other is guarded.
     length = torch.linalg.vector_norm(y, dim=dim, keepdim=True)
     return torch.where(length > 0, length, torch.ones_like(length))

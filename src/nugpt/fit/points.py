@@ -13,7 +13,7 @@ from nugpt.fit.interval import Array
 
 STATUSES = ("done", "diverged", "stopped")
 # Relative spread of losses high up on the curve: runs near the cliff scatter more, and no simple shape holds there.
-ROUGHNESS = 0.07
+ROUGHNESS = 0.05
 _REFERENCE_NOISE = 0.01  # nats; only sets the height from which a point counts as being high up
 
 

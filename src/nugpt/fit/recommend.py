@@ -398,14 +398,16 @@ def read_recipe(values: Mapping[str, Any], data: str | None = None) -> RunSpec:
             f"recipe is of kind {values.get('kind')!r} and format {values.get('format')!r}, "
             f"but must be {RECIPE!r} and {FORMAT}"
         )
-    if not isinstance(values.get("run"), Mapping):
-        raise ValueError("recipe has no run")
+    for part in ("run", "resolved"):
+        if not isinstance(values.get(part), Mapping):
+            raise ValueError(f"recipe has no {part}: it is {values.get(part)!r}, but must be a table of values")
     run: dict[str, Any] = {"start": None, "grad_clip": None, "data": None} | dict(values["run"])  # TOML has no null
     run["data"] = data or run["data"] or NO_DATA
     spec = RunSpec.from_dict(run)
-    stated = values.get("resolved", {}).get("rows", {})
+    rows = values["resolved"].get("rows")
     for role, row in spec.resolved().rows.items():
-        lr = stated.get(role, {}).get("lr")
+        stated = rows.get(role) if isinstance(rows, Mapping) else None
+        lr = stated.get("lr") if isinstance(stated, Mapping) else None
         if not isinstance(lr, (int, float)) or not math.isclose(lr, row.lr, rel_tol=1e-9):
             raise ValueError(f"recipe states the learning rate {lr!r} for {role}, but its table gives {row.lr!r}")
     return spec

@@ -136,7 +136,9 @@ def answer_plan(plan: PlanRuns, level: float = 0.90) -> PlanAnswer:
         fitted=fitted,
         judged=_judged(plan, fitted),
         pictures=tuple(
-            _picture(panel, by_curve) for panel in panels(plan) if any(map(has_grid, (c for _, c in panel.series)))
+            _picture(panel, by_curve)
+            for panel in panels(plan)
+            if any(has_grid(curve) and id(curve.measured) in by_curve for _, curve in panel.series)
         ),
         paths=_paths(plan, fitted),
         multipliers=_multipliers(plan, by_curve),

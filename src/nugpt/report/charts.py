@@ -362,7 +362,8 @@ def _tooltip(**fields: str) -> list[alt.Tooltip]:
 def _colour(title: str, names: list[str]) -> alt.Color:
     import altair as alt
 
-    legend = alt.Legend(title=title, orient="bottom", columns=2, labelLimit=300, symbolOpacity=1)
+    columns = 1 if max(map(len, names), default=0) > 24 else 2
+    legend = alt.Legend(title=title, orient="bottom", columns=columns, labelLimit=420, symbolOpacity=1)
     return alt.Color("s:N", sort=names, scale=alt.Scale(domain=names), legend=legend)
 
 

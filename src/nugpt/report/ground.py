@@ -28,8 +28,9 @@ th, td { text-align: left; padding: 0.3rem 0.6rem; vertical-align: top; border-b
 td { overflow-wrap: normal; }
 td.w { min-width: 11rem; }
 tbody tr:last-child td { border-bottom: 0; }
-th { background: var(--card); font-weight: 600; white-space: nowrap; }
-.n { text-align: right; white-space: nowrap; }
+th { background: var(--card); font-weight: 600; vertical-align: bottom; overflow-wrap: normal; }
+.n { text-align: right; }
+td.n { white-space: nowrap; }
 .runs td { text-align: right; white-space: nowrap; }
 .runs tr > :is(:nth-child(1), :nth-child(5), :nth-child(12)) { text-align: left; }
 .runs thead th { text-align: right; }

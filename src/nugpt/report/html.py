@@ -43,10 +43,13 @@ def tag(element: str, /, *children: Child, **attributes: str | None) -> Html:
 
 
 def table(columns: Sequence[Child], rows: Iterable[Sequence[Child]], right: Sequence[int] = ()) -> Html:
-    """A table that scrolls by itself where the page is too narrow; `right` names the columns of numbers."""
+    """A table that scrolls by itself where the page is too narrow; `right` names the columns of numbers.
+
+    Columns without a name have no head.
+    """
     head = tag("tr", *(tag("th", column, class_="n" if i in right else None) for i, column in enumerate(columns)))
     body = [tag("tr", *cells(row, right)) for row in rows]
-    return scrolling(tag("table", tag("thead", head), tag("tbody", *body)))
+    return scrolling(tag("table", tag("thead", head) if any(columns) else None, tag("tbody", *body)))
 
 
 def cells(row: Sequence[Child], right: Sequence[int] = ()) -> list[Html]:

@@ -10,6 +10,7 @@ from nugpt.report.source import CurveRuns, PlanRuns
 Value = str | int | float | None
 TABLES = ("table", "parametrization")
 SIZES = ("heads", "n_heads", "d_model", "width", "layers", "n_layers", "depth", "steps", "batch", "size")
+UNTITLED = "Loss against η"  # a picture of all of a plan's curves
 MOST_PANELS = 12  # beyond that nobody compares them, and the curves are told apart by their whole label instead
 
 
@@ -96,13 +97,13 @@ def panels(plan: PlanRuns) -> tuple[Panel, ...]:
     grouped = _grouped(curves, chosen)
     if axis is not None and len(grouped) <= MOST_PANELS and _told_apart(grouped, axis):
         return tuple(
-            Panel(label_text(group[0], chosen) or plan.name, axis, _sorted([(c.label.get(axis), c) for c in group]))
+            Panel(label_text(group[0], chosen) or UNTITLED, axis, _sorted([(c.label.get(axis), c) for c in group]))
             for group in grouped
         )
     keys = [key for key in varying(curves) if key in TABLES]
     rest = [key for key in varying(curves) if key not in TABLES]
     return tuple(
-        Panel(label_text(group[0], keys) or plan.name, None, tuple((label_text(c, rest), c) for c in group))
+        Panel(label_text(group[0], keys) or UNTITLED, None, tuple((label_text(c, rest), c) for c in group))
         for group in _grouped(curves, keys)
     )
 

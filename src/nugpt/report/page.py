@@ -31,7 +31,9 @@ def page(source: Source, found: Sequence[PlanAnswer], stills: Stills, version: s
         charts = _charts(plan)
         here = {f"chart-{len(drawn) + i}": chart for i, chart in enumerate(charts)}
         drawn |= here
-        sections.append(plan_section(plan, _places(here), _stills(stills.get(plan.plan.name, ()))))
+        hint = tag("p", _HINT, class_="hint") if here and len(drawn) == len(here) else None
+        places = joined([hint, _places(here)])
+        sections.append(plan_section(plan, places, _stills(stills.get(plan.plan.name, ()))))
     sections += [carried_section(source.plans, version), run_section(source.plans)]
     return _document(source, _head(source, found), joined(sections), drawn)
 
@@ -53,7 +55,7 @@ def _places(charts: Mapping[str, Chart]) -> Html:
         )
         for id, chart in charts.items()
     ]
-    return joined([tag("p", _HINT, class_="hint"), tag("div", *figures, class_="charts")]) if figures else Html("")
+    return tag("div", *figures, class_="charts") if figures else Html("")
 
 
 def _stills(images: Sequence[tuple[str, bytes]]) -> Html:

@@ -122,9 +122,8 @@ def _body(key: str, having: Sequence[tuple[PlanRuns, CurveRuns]], ways: dict[str
     places = ", ".join(plan.name for plan, _ in having)
     spec = having[0][1].spec
     named = spec.pop("table", None)  # tables are long and few: each stands once, above
-    title = tag(
-        "th", "; ".join(names), " ", tag("small", f"in {places}"), *_spec(spec, named), colspan=str(len(COLUMNS))
-    )
+    told = ["; ".join(names), " ", tag("small", f"in {places}")]
+    title = tag("th", *told, *_spec(spec, named), colspan=str(len(COLUMNS)))
     return tag("tbody", tag("tr", title), *(_row(run, ways) for run in runs_of(having)), id=f"curve-{key}")
 
 

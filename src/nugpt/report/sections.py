@@ -15,7 +15,7 @@ from nugpt.report.charts import lerp_name, path_name
 from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.layout import label_text
 from nugpt.report.source import CurveRuns
-from nugpt.report.words import NONE, between, cost, counted, number, short
+from nugpt.report.words import NONE, between, cost, counted, number, short, size
 from nugpt.spec.study_rules import describe
 
 OPEN = "open question"
@@ -166,21 +166,12 @@ def _tables(found: PlanAnswer) -> list[Html]:
 
 def _optima(found: PlanAnswer, grids: Sequence[CurveAnswer]) -> Html:
     level = f"{found.fitted.level:.0%}"
-    columns = [
-        "curve",
-        "runs",
-        "best log₂ η",
-        f"{level} interval",
-        "η",
-        "loss there",
-        "optimum",
-        "stability edge, log₂ η",
-    ]
-    columns += ["an octave low, nats", "an octave high, nats"]
+    columns = ["curve", "runs", f"best log₂ η ({level} interval)", "η", "loss there", "optimum", "edge, log₂ η"]
+    columns += ["nats, an octave low", "nats, an octave high"]
     notes = dict.fromkeys(note for one in grids for note in one.optimum.notes)
     return joined(
         [
-            table(columns, [_optimum_row(found.runs_of(one), one) for one in grids], right=(2, 3, 4, 5, 8, 9)),
+            table(columns, [_optimum_row(found.runs_of(one), one) for one in grids], right=(2, 3, 4, 6, 7, 8)),
             tag("p", f"Notes: {'; '.join(notes)}.", class_="soft") if notes else None,
         ]
     )
@@ -188,19 +179,18 @@ def _optima(found: PlanAnswer, grids: Sequence[CurveAnswer]) -> Html:
 
 def _optimum_row(runs: CurveRuns, one: CurveAnswer) -> list[Child]:
     best, edge = one.optimum, one.edge
-    known = best.log2_lr is not None
+    span = f" ({between(best.interval)})"
     states = Counter(run.state for run in runs.runs)
     shown = ", ".join(f"{n} {state}" for state, n in states.items())
     verdict = best.verdict + (f", goes on to the {best.side}" if best.side else "")
     return [
         curve_link(runs),
         shown,
-        curve_link(runs, number(best.log2_lr)) if known else NONE,
-        between(best.interval),
+        joined([curve_link(runs, number(best.log2_lr)), span]) if best.log2_lr is not None else between(best.interval),
         f"{2.0**best.log2_lr:.3g}" if best.log2_lr is not None else NONE,
         f"{number(best.loss, 3)} ({between(best.loss_interval, 3)})" if best.loss is not None else NONE,
         verdict,
-        f"{between(edge.interval)}" + ("" if edge.verdict == "enclosed" else f" ({edge.verdict})"),
+        between(edge.interval),
         cost(one.sensitivity.at(-1.0)),
         cost(one.sensitivity.at(1.0)),
     ]
@@ -213,7 +203,7 @@ def _drifts(paths: Sequence[Path]) -> Html:
         answer = path.answer
         sizes = joined(
             (
-                curve_link(runs, short(one.curve.sizes[answer.along]))
+                curve_link(runs, size(one.curve.sizes[answer.along]))
                 for one, runs in zip(answer.curves, path.curves, strict=True)
             ),
             ", ",
@@ -234,7 +224,7 @@ def _drifts(paths: Sequence[Path]) -> Html:
         f"A slope is in octaves of η per octave of size. “No drift” holds if the whole interval lies within ±{bound:g};"
         " a slope needs three sizes. Regret is what each size pays for the base size's best η instead of its own."
     )
-    return joined([table(columns, rows), tag("p", told, class_="soft")])
+    return joined([table(columns, rows, right=(2, 4)), tag("p", told, class_="soft")])
 
 
 def _slope(drift: Drift) -> str:
@@ -251,8 +241,8 @@ def _regret(path: Path) -> Child:
     runs = {
         one.curve.sizes[path.answer.along]: curve for one, curve in zip(path.answer.curves, path.curves, strict=True)
     }
-    paid = [joined([curve_link(runs[size], short(size)), ": ", cost(one)]) for size, one in path.answer.regrets]
-    return joined([f"base {short(path.answer.base)}; ", joined(paid, "; ")])
+    paid = [joined([curve_link(runs[at], size(at)), ": ", cost(one)]) for at, one in path.answer.regrets]
+    return joined([f"base {size(path.answer.base)}; ", joined(paid, "; ")])
 
 
 def _laws(found: PlanAnswer) -> Html:
@@ -325,11 +315,7 @@ def recommendation_section(values: Any, known: set[str]) -> Html:
 
 def _advice(advice: Mapping[str, Any], known: set[str]) -> list[Html]:
     interval = advice.get("interval")
-    spread = (
-        f" (best η between {_range(interval)} in log₂)"
-        if isinstance(interval, Sequence)
-        else " (no interval: no sweep)"
-    )
+    spread = f" (best log₂ η from {_range(interval)})" if isinstance(interval, Sequence) else " (no interval: no sweep)"
     lines = [
         tag("p", "η = ", tag("strong", _value(advice.get("lr"))), f" = 2^{_value(advice.get('log2_lr'))}", spread, ".")
     ]
@@ -347,19 +333,24 @@ def _advice(advice: Mapping[str, Any], known: set[str]) -> list[Html]:
         keys = list(dict.fromkeys(key for one in reach for key in one))
         rows = [[_value(one.get(key)) for key in keys] for one in reach]
         lines += [tag("h3", "How far it reaches"), table([key.replace("_", " ") for key in keys], rows)]
-    facts = {
-        k: advice[k]
-        for k in ("nearest", "parameters", "flops", "gpu_hours", "tuning_share")
-        if advice.get(k) is not None
-    }
-    lines += (
-        [table(["", ""], [[key.replace("_", " "), _value(value)] for key, value in facts.items()])] if facts else []
-    )
+    told = {words: _value(advice[key]) for key, words in _FACTS.items() if advice.get(key) is not None}
+    share = advice.get("tuning_share")
+    if isinstance(share, (int, float)):
+        told["tuning, as a share of the target's FLOPs"] = f"{100 * share:.3g} %"
+    lines += [table(["", ""], list(told.items()))] if told else []
     runs = [str(run) for run in advice.get("runs") or ()] if isinstance(advice.get("runs"), Sequence) else []
     if runs:
         links = joined((link(f"run-{run}", run) if run in known else run for run in runs), ", ")
         lines.append(tag("details", tag("summary", f"Rests on {counted(len(runs), 'run')}"), tag("code", links)))
     return lines
+
+
+_FACTS = {
+    "nearest": "carried over from",
+    "parameters": "parameters of the target",
+    "flops": "FLOPs of the target",
+    "gpu_hours": "GPU-hours of the target",
+}
 
 
 def _value(value: Any) -> str:

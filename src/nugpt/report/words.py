@@ -27,6 +27,11 @@ def short(value: float | None) -> str:
     return f"{value:.3g}".replace("-", "−")
 
 
+def size(value: float) -> str:
+    """A number of heads, layers, steps or tokens."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
 def between(interval: Interval | None, digits: int = 2) -> str:
     """A range; an end that the data do not bound is said to be so."""
     if interval is None:
@@ -59,5 +64,5 @@ def counted(n: int, what: str, many: str | None = None) -> str:
 def duration(seconds: float) -> str:
     """In the unit that suits it."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from nugpt.spec.checks import whole
 from nugpt.spec.roles import NORMALIZED, PRENORM, Roles
 
 ARCHITECTURES: dict[str, Roles] = {
@@ -36,7 +37,7 @@ class ModelConfig:
             least = 0 if name in ("n_kv_heads", "d_mlp") else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least {max(least, 1)}")
-        if self.architecture not in ARCHITECTURES:
+        if not isinstance(self.architecture, str) or self.architecture not in ARCHITECTURES:
             raise ValueError(f"architecture is {self.architecture!r}, but must be one of {', '.join(ARCHITECTURES)}")
         theta = self.rope_theta
         if not isinstance(theta, (int, float)) or isinstance(theta, bool) or not 1 < theta <= sys.float_info.max:
@@ -138,8 +139,5 @@ def tokens_at(config: ModelConfig, tokens_per_parameter: float) -> int:
 
 def steps_at(config: ModelConfig, tokens_per_parameter: float, batch: int, round_to: int = 1) -> int:
     """Steps of `batch` sequences at so many tokens per parameter, rounded up to a multiple of `round_to`."""
-    for name, value in (("batch", batch), ("rounding of steps", round_to)):
-        if value < 1:
-            raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
-    per_step = batch * config.seq_len * round_to
+    per_step = whole(batch, "batch") * config.seq_len * whole(round_to, "rounding of steps")
     return -(-tokens_at(config, tokens_per_parameter) // per_step) * round_to

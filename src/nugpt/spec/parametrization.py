@@ -6,12 +6,12 @@ of the project knows an exponent, and only `resolve` raises a ratio to a power.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction as F
 from typing import Any
 
+from nugpt.spec.checks import exponent, nonnegative, shown, two_betas
 from nugpt.spec.roles import MATRIX_ROLES, RESCALER_ROLES
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -19,7 +19,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "prenorm": (*MATRIX_ROLES, "norm"),
 }
 FORWARD: dict[str, tuple[str, ...]] = {"normalized": (), "prenorm": ("residual", "logit")}
-LARGEST_EXPONENT = 100  # far beyond any use; keeps a slip of the pen from becoming an overflow
+EPS = 1e-16  # Adam's ε in the paper
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,9 @@ class Power:
     rescaler_scale: F = F(0)  # exponent of the base's constant c: 0.03 at the paper's base
 
     def __post_init__(self) -> None:
-        if not _is_number(self.coefficient) or not 0 <= self.coefficient <= sys.float_info.max:
-            raise ValueError(f"coefficient is {self.coefficient!r}, but must be a finite number of at least 0")
+        object.__setattr__(self, "coefficient", nonnegative(self.coefficient, "coefficient"))
         for name in (f.name for f in fields(self) if f.name != "coefficient"):
-            exponent = getattr(self, name)
-            if not _is_number(exponent) or not -LARGEST_EXPONENT <= exponent <= LARGEST_EXPONENT:
-                wanted = f"a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT}"
-                raise ValueError(f"exponent of {name} is {exponent!r}, but must be {wanted}")
-            object.__setattr__(self, name, F(str(exponent)))  # by way of str, so that 0.1 means a tenth
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, F)) and not isinstance(value, bool)
+            object.__setattr__(self, name, exponent(getattr(self, name), f"exponent of {name}"))
 
 
 @dataclass(frozen=True)
@@ -61,6 +52,13 @@ class Row:
     weight_decay: Power | None = None  # factor on λ; None: never decayed
     eps: Power = Power()  # factor on Adam's ε
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "multiplier_log2", exponent(self.multiplier_log2, "multiplier_log2"))
+        for name in ("lr", "init", "scale", "weight_decay", "eps"):
+            cell = getattr(self, name)
+            if not isinstance(cell, Power) and (cell is not None or name in ("lr", "eps")):
+                raise ValueError(f"{name} of a row is {shown(cell)}, but must be a Power")
+
 
 @dataclass(frozen=True)
 class Parametrization:
@@ -73,42 +71,59 @@ class Parametrization:
     batch: F | None = None  # exponent of m_batch in η_base; None: unknown, so another batch than the base's is refused
     forward: Mapping[str, Power] = field(default_factory=dict, hash=False)  # constant multipliers in the forward pass
     weight_decay: float = 0.0  # λ
-    eps: float = 1e-16  # Adam's ε
+    eps: float = EPS
     betas: tuple[float, float] = (0.9, 0.95)
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(
-                f"table {self.name!r}: family is {self.family!r}, but must be one of {', '.join(FAMILIES)}"
-            )
+        where = f"table {self.name!r}"
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name of a table is {shown(self.name)}, but must be a string")
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
+            raise ValueError(f"{where}: family is {shown(self.family)}, but must be one of {', '.join(FAMILIES)}")
+        for name, kind, cells in (("rows", Row, self.rows), ("forward", Power, self.forward)):
+            if not isinstance(cells, Mapping):
+                raise ValueError(f"{where}: {name} is {shown(cells)}, but must be a {kind.__name__} for each name")
+            for key, cell in cells.items():
+                if not isinstance(cell, kind):
+                    raise ValueError(f"{where}: {name}.{key} is {shown(cell)}, but must be a {kind.__name__}")
+        if not isinstance(self.base, Power):
+            raise ValueError(f"{where}: base is {shown(self.base)}, but must be a Power")
+        if self.batch is not None:
+            object.__setattr__(self, "batch", exponent(self.batch, f"{where}: batch"))
+        for name in ("weight_decay", "eps"):
+            object.__setattr__(self, name, nonnegative(getattr(self, name), f"{where}: {name}"))
+        object.__setattr__(self, "betas", two_betas(self.betas, f"{where}: betas"))
+        self._check_rows(where)
+        self._check_forward(where)
+
+    def _check_rows(self, where: str) -> None:
         wanted = FAMILIES[self.family]
         for role in self.rows:
             if role not in wanted:
-                raise ValueError(f"table {self.name!r}: unknown role {role!r}, known are {', '.join(wanted)}")
+                raise ValueError(f"{where}: unknown role {role!r}, known are {', '.join(wanted)}")
         for role in wanted:
             if role not in self.rows:
-                raise ValueError(f"table {self.name!r}: the row of role {role!r} is missing")
+                raise ValueError(f"{where}: the row of role {role!r} is missing")
             row = self.rows[role]
             rescaler = role in RESCALER_ROLES
             if rescaler and (row.init is None or row.scale is None):
-                raise ValueError(f"table {self.name!r}: role {role!r} is a rescaler and needs both init and scale")
+                raise ValueError(f"{where}: role {role!r} is a rescaler and needs both init and scale")
             if row.scale is not None and row.scale.coefficient == 0:
-                raise ValueError(
-                    f"table {self.name!r}: scale of role {role!r} is 0, but a stored vector is divided by it"
-                )
+                raise ValueError(f"{where}: scale of role {role!r} is 0, but a stored vector is divided by it")
             if not rescaler and row.scale is not None:
-                raise ValueError(f"table {self.name!r}: role {role!r} is no rescaler and has no scale")
+                raise ValueError(f"{where}: role {role!r} is no rescaler and has no scale")
             if self.family == "prenorm" and row.init is None:
-                raise ValueError(
-                    f"table {self.name!r}: role {role!r} needs init, its initial standard deviation or value"
-                )
+                raise ValueError(f"{where}: role {role!r} needs init, its initial standard deviation or value")
+
+    def _check_forward(self, where: str) -> None:
+        wanted = FORWARD[self.family]
         for name in self.forward:
-            if name not in FORWARD[self.family]:
-                allowed = ", ".join(FORWARD[self.family]) or "none in this family"
-                raise ValueError(f"table {self.name!r}: unknown forward multiplier {name!r}, known are {allowed}")
-        for name in FORWARD[self.family]:
+            if name not in wanted:
+                hint = f"known are {', '.join(wanted)}" if wanted else f"the family {self.family!r} has none"
+                raise ValueError(f"{where}: unknown forward multiplier {name!r}, {hint}")
+        for name in wanted:
             if name not in self.forward:
-                raise ValueError(f"table {self.name!r}: the forward multiplier {name!r} is missing")
+                raise ValueError(f"{where}: the forward multiplier {name!r} is missing")
 
     def fits(self, architecture: str) -> bool:
         """Whether this table's rows are those of the architecture's roles."""
@@ -218,8 +233,8 @@ PRENORM_COMPLETEP = Parametrization(
             weight_decay=Power(width=F(1)),
             eps=Power(width=F(-1), depth=F(-1)),
         ),
-        "output": Row(init=Power(SIGMA), weight_decay=ONE),
-        "norm": Row(init=ONE, eps=Power(width=F(-1), depth=F(-1))),
+        "output": Row(init=Power(SIGMA), weight_decay=ONE, eps=Power(width=F(-1))),
+        "norm": Row(init=ONE, eps=Power(width=F(-1), depth=F(-1))),  # CHOICE: the last norm as those of the blocks
     },
     forward={"residual": Power(depth=F(-1)), "logit": Power(width=F(-1))},
 )
@@ -248,7 +263,7 @@ def symbolic(power: Power, batch: F | None = None) -> str:
         "d_model": power.d_model,
         "c": power.rescaler_scale,
     }
-    for symbol, exponent in exponents.items():
-        if exponent:
-            factors.append(symbol if exponent == 1 else f"{symbol}^({exponent})")
+    for symbol, to in exponents.items():
+        if to:
+            factors.append(symbol if to == 1 else f"{symbol}^({to})")
     return "·".join(factors) or "1"

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
+from nugpt.spec.checks import nonnegative, whole
 from nugpt.spec.model import ModelConfig
 from nugpt.spec.parametrization import Parametrization, Power, symbolic
-from nugpt.spec.roles import RESCALER_ROLES
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,12 @@ class Extent:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "head_dim", "n_layers", "steps", "batch_tokens"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
+            whole(getattr(self, name), name)
 
     @classmethod
     def of(cls, model: ModelConfig, steps: int, batch: int) -> Extent:
         """The extent of training this model for `steps` steps of `batch` sequences."""
-        return cls(model.d_model, model.head_dim, model.n_layers, steps, batch * model.seq_len)
+        return cls(model.d_model, model.head_dim, model.n_layers, steps, whole(batch, "batch") * model.seq_len)
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,7 @@ def resolve(
         if role not in table.rows:
             raise ValueError(f"multiplier for an unknown role {role!r}, known are {', '.join(table.rows)}")
         _positive(f"multiplier of {role}", factor)
-    decay = table.weight_decay if weight_decay is None else weight_decay
-    if not math.isfinite(decay) or decay < 0:
-        raise ValueError(f"weight_decay is {decay!r}, but must be a number of at least 0")
+    decay = nonnegative(table.weight_decay if weight_decay is None else weight_decay, "weight_decay")
     m = ratios(base.extent, target)
     if m.batch != 1 and table.batch is None:
         raise ValueError(
@@ -139,7 +135,7 @@ def resolve(
 
     def value(power: Power) -> float:
         d_model, c = target.d_model, base.rescaler_scale
-        number = (
+        return (
             power.coefficient
             * _raised(m.width, power.width)
             * _raised(m.depth, power.depth)
@@ -147,32 +143,31 @@ def resolve(
             * _raised(d_model, power.d_model)
             * _raised(c, power.rescaler_scale)
         )
-        if not math.isfinite(number):
-            raise ValueError(f"table {table.name!r} at this target gives {symbolic(power)}, beyond every number")
+
+    def finite(cell: str, number: float, power: Power, above_zero: bool = False) -> float:
+        if not math.isfinite(number) or (above_zero and number <= 0):
+            wanted = "a finite number above 0" if above_zero else "a finite number"
+            what = f"{cell} ({symbolic(power)}) is {number!r} at this target"
+            raise ValueError(f"table {table.name!r}: {what}, but must be {wanted}")
         return number
 
-    lr_base = lr * value(table.base) * _raised(m.batch, table.batch or Fraction(0))
-    rows = {}
+    lr_base = finite("η_base", lr * value(table.base) * _raised(m.batch, table.batch or Fraction(0)), table.base)
+    rows, gains = {}, {}
     for role, row in table.rows.items():
         multiplier = multipliers.get(role, _raised(2, row.multiplier_log2))
-        rows[role] = ResolvedRow(
-            lr=lr_base * value(row.lr) * multiplier,
+        init, scale, fading = row.init, row.scale, row.weight_decay
+        ours = rows[role] = ResolvedRow(
+            lr=finite(f"lr of {role}", lr_base * value(row.lr) * multiplier, row.lr),
             multiplier=multiplier,
-            init=None if row.init is None else value(row.init),
-            scale=None if row.scale is None else value(row.scale),
-            weight_decay=0.0 if row.weight_decay is None else decay * value(row.weight_decay),
-            eps=table.eps * value(row.eps),
+            init=None if init is None else finite(f"init of {role}", value(init), init),
+            scale=None if scale is None else finite(f"scale of {role}", value(scale), scale, above_zero=True),
+            weight_decay=0.0 if fading is None else finite(f"weight_decay of {role}", decay * value(fading), fading),
+            eps=finite(f"eps of {role}", table.eps * value(row.eps), row.eps),
         )
-    gains = {role: _gain(row) for role, row in rows.items() if role in RESCALER_ROLES}
-    gains |= {name: value(power) for name, power in table.forward.items()}
+        if init is not None and ours.init is not None and ours.scale is not None:
+            gains[role] = finite(f"gain of {role}", ours.init / ours.scale, init)
+    gains |= {name: finite(f"gain of {name}", value(power), power) for name, power in table.forward.items()}
     return Resolved(table.name, table.family, lr, lr_base, m, table.betas, rows, gains)
-
-
-def _gain(row: ResolvedRow) -> float:
-    """What a rescaler's stored vector is multiplied by: init / scale."""
-    assert row.init is not None
-    assert row.scale is not None
-    return row.init / row.scale
 
 
 def _raised(ratio: float, exponent: Fraction) -> float:

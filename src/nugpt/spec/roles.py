@@ -28,6 +28,11 @@ class RoleRule:
     axis: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("pattern", "role"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} of a rule is {getattr(self, name)!r}, but must be a string")
+        if self.axis is not None and (not isinstance(self.axis, int) or isinstance(self.axis, bool)):
+            raise ValueError(f"axis of role {self.role!r} is {self.axis!r}, but must be a whole number, or none")
         try:
             re.compile(self.pattern)
         except re.error as error:

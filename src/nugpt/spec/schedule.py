@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+from nugpt.spec.checks import is_number
 
 KINDS = ("cosine", "linear", "constant", "wsd")
 
@@ -20,9 +21,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"schedule is {self.kind!r}, but must be one of {', '.join(KINDS)}")
-        if not isinstance(self.final, (int, float)) or not math.isfinite(self.final) or not 0 <= self.final <= 1:
+        if not is_number(self.final) or not 0 <= self.final <= 1:
             raise ValueError(f"schedule's final is {self.final!r}, but must be a share of the peak from 0 to 1")
         if not isinstance(self.warmup, int) or isinstance(self.warmup, bool) or self.warmup < 0:
             raise ValueError(f"schedule's warmup is {self.warmup!r}, but must be a whole number of steps, at least 0")
-        if not isinstance(self.decay, (int, float)) or not 0 < self.decay <= 1:
+        if not is_number(self.decay) or not 0 < self.decay <= 1:
             raise ValueError(f"schedule's decay is {self.decay!r}, but must be a share of the run above 0, at most 1")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from nugpt.spec.checks import nonnegative, shown, two_betas, written_exponent
 from nugpt.spec.parametrization import FAMILIES, TABLES, Parametrization, Power, Row, parametrization
 
 _TABLE_KEYS = ("name", "family", "extends", "base", "batch", "rows", "forward", "weight_decay", "eps", "betas")
@@ -23,13 +22,18 @@ def load_table(name_or_path: str) -> Parametrization:
     if not name_or_path.endswith(".toml"):
         return parametrization(name_or_path)
     path = Path(name_or_path)
+    if path.is_dir():
+        raise ValueError(f"parametrization file {name_or_path!r} is a directory, but must be a TOML file")
     if not path.is_file():
         raise ValueError(f"parametrization file {name_or_path!r} does not exist")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a number of more digits than Python reads
         raise ValueError(f"{name_or_path}: not valid TOML: {error}") from None
-    return table_from_dict(values, where=name_or_path)
+    table = table_from_dict(values, where=name_or_path)
+    if table != TABLES.get(table.name, table):
+        raise ValueError(f"{name_or_path}: name is {table.name!r}, but so is a built-in table's: give another")
+    return table
 
 
 def table_from_dict(values: Mapping[str, Any], where: str = "table") -> Parametrization:
@@ -56,15 +60,18 @@ def table_from_dict(values: Mapping[str, Any], where: str = "table") -> Parametr
         forward[key] = _power(cell, f"{where}: forward.{key}")
     readers: dict[str, Callable[[Any, str], Any]] = {
         "base": _power,
-        "batch": _fraction,
-        "weight_decay": _nonnegative,
-        "eps": _nonnegative,
-        "betas": _betas,
+        "batch": written_exponent,
+        "weight_decay": nonnegative,
+        "eps": nonnegative,
+        "betas": two_betas,
     }
     given = {key: read(values[key], f"{where}: {key}") for key, read in readers.items() if key in values}
-    if start:
-        return replace(start, name=name, rows=rows, forward=forward, **given)
-    return Parametrization(name=name, family=family, rows=rows, forward=forward, **given)
+    try:
+        if start:
+            return replace(start, name=name, rows=rows, forward=forward, **given)
+        return Parametrization(name=name, family=family, rows=rows, forward=forward, **given)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def table_to_dict(table: Parametrization) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def _row(cells: Any, start: Row, where: str) -> Row:
     _known(cells, _ROW_KEYS, where)
     changes: dict[str, Any] = {}
     for key, cell in cells.items():
-        read = _fraction if key == "multiplier_log2" else _power
+        read: Callable[[Any, str], Any] = written_exponent if key == "multiplier_log2" else _power
         changes[key] = read(cell, f"{where}.{key}")
     return replace(start, **changes)
 
@@ -112,41 +119,16 @@ def _row(cells: Any, start: Row, where: str) -> Row:
 def _power(cell: Any, where: str) -> Power:
     """A number (a constant), or a table with `coefficient` and exponents written as "-3/4", -0.75 or -1."""
     if not isinstance(cell, Mapping):
-        return Power(_nonnegative(cell, where))
+        return Power(nonnegative(cell, where))
     _known(cell, ("coefficient", *_EXPONENTS), where)
-    coefficient = _nonnegative(cell.get("coefficient", 1.0), f"{where}.coefficient")
-    exponents = {key: _fraction(value, f"{where}.{key}") for key, value in cell.items() if key != "coefficient"}
-    try:
-        return Power(coefficient, **exponents)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _fraction(value: Any, where: str) -> Fraction:
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        return Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f'{where} is {value!r}, but must be a number or a fraction such as "-3/4"') from None
-
-
-def _nonnegative(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{where} is {value!r}, but must be a number of at least 0")
-    return float(value)
-
-
-def _betas(value: Any, where: str) -> tuple[float, float]:
-    pair = list(value) if isinstance(value, (list, tuple)) else []
-    if len(pair) != 2 or not all(isinstance(b, (int, float)) and not isinstance(b, bool) and 0 <= b < 1 for b in pair):
-        raise ValueError(f"{where} is {value!r}, but must be two numbers from 0 to below 1")
-    return float(pair[0]), float(pair[1])
+    coefficient = nonnegative(cell.get("coefficient", 1.0), f"{where}.coefficient")
+    exponents = {key: written_exponent(value, f"{where}.{key}") for key, value in cell.items() if key != "coefficient"}
+    return Power(coefficient, **exponents)
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where} is {value!r}, but must be a table of keys and values")
+        raise ValueError(f"{where} is {shown(value)}, but must be a table of keys and values")
     return value
 
 

@@ -103,7 +103,9 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
             'wait "$worker"; status=$?',
             'while kill -0 "$worker" 2>/dev/null; do wait "$worker"; status=$?; done',
             "# 138: saved on SIGUSR1, the notice before the time limit. What is left goes on in another turn.",
-            'if [ "$status" -eq 138 ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
+            "# Not by SLURM_JOB_ID: one task of an array has the array's own number, which stands for all of them.",
+            'task="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
+            'if [ "$status" -eq 138 ]; then scontrol requeue "$task" || true; fi',
             'exit "$status"',
             "",
         ]

@@ -1,0 +1,66 @@
+"""What a value must be: each refusal is one line that names the value and says what would be right."""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from typing import Any
+
+LARGEST_EXPONENT = 100  # far beyond any use; keeps a slip of the pen from becoming an overflow
+LONGEST_FRACTION = 1_000  # characters: every float within the bound above, written as a fraction, is shorter
+LONGEST_SHOWN = 60
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number, which a truth value is not."""
+    return isinstance(value, (int, float, Fraction)) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """A value as a message prints it: a fraction as it is written, the rest as Python does, nothing at length."""
+    text = str(value) if isinstance(value, Fraction) else repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def whole(value: Any, where: str, least: int = 1) -> int:
+    """A whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{where} is {shown(value)}, but must be a whole number of at least {least}")
+    return value
+
+
+def nonnegative(value: Any, where: str) -> float:
+    """A finite number of at least 0."""
+    if not is_number(value) or not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{where} is {shown(value)}, but must be a number of at least 0")
+    return float(value)
+
+
+def exponent(value: Any, where: str) -> Fraction:
+    """An exact exponent; a number goes by way of its text, so that 0.1 means a tenth."""
+    if not is_number(value) or not -LARGEST_EXPONENT <= value <= LARGEST_EXPONENT:
+        wanted = f"a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT}"
+        raise ValueError(f"{where} is {shown(value)}, but must be {wanted}")
+    return Fraction(str(value))
+
+
+def written_exponent(value: Any, where: str) -> Fraction:
+    """An exponent as a file writes it: a number, or a fraction in quotes such as "-3/4"."""
+    if not isinstance(value, str):
+        return exponent(value, where)
+    try:
+        # 1e99999999 would be worked out to its last digit.
+        if len(value) > LONGEST_FRACTION or "e" in value.lower():
+            raise ValueError
+        number = Fraction(value)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f'{where} is {shown(value)}, but must be a number or a fraction such as "-3/4"') from None
+    return exponent(number, where)
+
+
+def two_betas(value: Any, where: str) -> tuple[float, float]:
+    """Adam's β: two numbers from 0 to below 1."""
+    pair = list(value) if isinstance(value, (list, tuple)) else []
+    if len(pair) != 2 or not all(is_number(beta) and 0 <= beta < 1 for beta in pair):
+        raise ValueError(f"{where} is {shown(value)}, but must be two numbers from 0 to below 1")
+    return float(pair[0]), float(pair[1])

@@ -1,0 +1,49 @@
+"""`nugpt report` as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.report.small import make_source
+
+from nugpt.cli.report import Report
+
+
+def test_it_writes_where_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_source(tmp_path, "width-fixed-steps", scale="tiny")
+    command = Report(store=tmp_path / "runs", out=tmp_path / "out", formats=("svg",), json=True)
+    assert command.run() == 0
+    told = json.loads(capsys.readouterr().out)
+    assert Path(told["page"]) == tmp_path / "out" / "report.html"
+    assert all(Path(path).is_file() for path in (told["page"], *told["figures"]))
+    assert {one["plan"] for one in told["verdicts"]} == {"width-fixed-steps-tiny"}
+    assert {one["verdict"] for one in told["verdicts"]} <= {"holds", "does not hold", "not decided here", None}
+
+
+def test_one_plan_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_source(tmp_path, "width-fixed-steps", "alignment_val", scale="tiny")
+    assert Report(tmp_path / "runs", tmp_path / "out", plan=("alignment_val-tiny",), formats=()).run() == 0
+    assert "width-fixed-steps" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "plan alignment_val-tiny: 2 done" in capsys.readouterr().out
+
+
+def test_an_unreadable_record_is_named_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_source(tmp_path, "alignment_val", scale="tiny")
+    (tmp_path / "runs" / source.plans[0].curves[0].runs[0].id / "record.json").write_text("[]")
+    assert Report(tmp_path / "runs", tmp_path / "out").run() == 2
+    assert "record.json: not a record" in capsys.readouterr().err
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("plan", "complaint"),
+    [((), r"has no plan to report on"), (("nope",), r"has no plan 'nope', it has none")],
+)
+def test_mistakes_are_told(tmp_path: Path, plan: tuple[str, ...], complaint: str) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match=complaint):
+        Report(tmp_path / "runs", tmp_path / "out", plan=plan).run()
+    with pytest.raises(ValueError, match="does not exist"):
+        Report(tmp_path / "nowhere").run()

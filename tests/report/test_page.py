@@ -1,0 +1,283 @@
+"""The page: verdicts first, every number leads to its runs, nothing comes from elsewhere, labels are text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.conftest import Made
+from tests.report.small import HOSTILE, SETTING, fill, loss_of, make_source, source_of, study_plans
+from tests.report.test_html import Reader
+
+from nugpt.fit.curves import Measured
+from nugpt.fit.points import Point
+from nugpt.report import Source, from_curves, write_report
+from nugpt.spec.plan import Curve, Plan
+from nugpt.store import Store
+from nugpt.store.plans import PlanDirectory
+from nugpt.studies import STUDIES
+
+MOST_BYTES = 3_000_000
+
+
+def page_of(source: Source, folder: Path) -> str:
+    return write_report(source, folder, formats=()).page.read_text(encoding="utf-8")
+
+
+def charts_in(page: str) -> dict[str, Any]:
+    (block,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', page, flags=re.DOTALL)
+    found: dict[str, Any] = json.loads(block)
+    return found
+
+
+def rows_in(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every row of data of a chart, wherever its spec keeps it."""
+    inline = [layer.get("data", {}).get("values", ()) for layer in (spec, *spec["layer"])]
+    return [row for rows in (*spec.get("datasets", {}).values(), *inline) for row in rows]
+
+
+def without_scripts(page: str) -> str:
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_verdicts_stand_before_everything_else(made: Made) -> None:
+    page = made.html
+    wanted = ('id="verdicts"', 'id="recommendation"', 'id="plan-', 'class="charts"', 'id="how"', 'id="runs"')
+    places = [page.index(name) for name in wanted]
+    assert places == sorted(places)
+
+
+def test_planted_truths_are_judged_as_they_were_planted(made: Made) -> None:
+    answers = {one.claim.text: one.verdict.answer for plan in made.written.answers for one in plan.judged}
+    assert answers["nGPT's best learning rate does not transfer over width."] == "holds"
+    assert answers["νGPT's best learning rate transfers over width."] == "holds"
+    assert answers["The best learning rate falls as iterations to the power −1/3."] == "holds"
+    assert answers["The mean effective α̂_A falls about as depth to the power −1/2."] == "holds"
+    assert answers["ω is one half."] == "not decided here"
+    shown = Reader(without_scripts(made.html)).text
+    for text in answers:
+        assert text in shown
+
+
+def test_studies_that_decide_something_come_first(made: Made) -> None:
+    verdicts = made.html[made.html.index('id="verdicts"') : made.html.index('id="recommendation"')]
+    order = re.findall(r'<h3><a href="#plan-([\w.-]+)"', verdicts)
+    decides = {
+        plan.plan.name: any(one.verdict.answer in ("holds", "does not hold") for one in plan.judged)
+        for plan in made.written.answers
+    }
+    assert [decides[name] for name in order] == sorted((decides[name] for name in order), reverse=True)
+    assert set(order) == {plan.plan.name for plan in made.written.answers if plan.judged}
+
+
+def test_every_link_leads_somewhere_and_no_place_exists_twice(made: Made) -> None:
+    elements = Reader(without_scripts(made.html)).elements
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    for _, attributes in elements:
+        href = attributes.get("href") or ""
+        if href.startswith("#"):
+            assert href[1:] in ids, href
+        elif href:
+            assert (made.written.page.parent / href).is_file(), href
+
+
+def test_every_run_has_a_row_and_every_point_a_run(made: Made) -> None:
+    rows = set(re.findall(r'<tr id="run-([0-9a-f]{16})">', made.html))
+    assert rows == {run.id for plan in made.source.plans for curve in plan.curves for run in curve.runs}
+    for chart in charts_in(made.html).values():
+        assert {row["run"] for row in rows_in(chart["spec"]) if "run" in row} <= rows
+
+
+def test_points_carry_what_hovering_shows(made: Made) -> None:
+    runs = {run.id: run for plan in made.source.plans for curve in plan.curves for run in curve.runs}
+    seen = set()
+    for chart in charts_in(made.html).values():
+        for row in (row for row in rows_in(chart["spec"]) if "lr" in row):
+            run = runs[row["run"]]
+            assert (row["seed"], row["x"]) == (run.seed, run.log2_lr)
+            assert math.isclose(float(row["lr"]), 2.0**run.log2_lr, rel_tol=1e-3)  # shown with four digits
+            assert row["state"].startswith(run.state)
+            assert row["loss"] == ("none" if run.loss is None else f"{run.loss:.4f}")
+            seen.add(run.id)
+    swept = {
+        run.id
+        for plan in made.source.plans
+        for curve in plan.curves
+        if len({r.log2_lr for r in curve.runs}) > 1
+        for run in curve.runs
+        if run.ended
+    }
+    assert seen == swept
+
+
+def test_optima_are_never_bare(made: Made) -> None:
+    """Each number of the column is followed by its interval; without an optimum there is a bound or a word."""
+    tables = re.findall(r"<h3>Optima</h3>(.*?)</table>", made.html, flags=re.DOTALL)
+    assert tables
+    for part in tables:
+        for row in re.findall(r"<tr>(.*?)</tr>", part.split("<tbody>")[1], flags=re.DOTALL):
+            best = Reader(re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)[2]).text
+            assert re.fullmatch(r"−?\d+\.\d\d \(.* to .*\)|at (least|most) .*|unbounded", best), best
+
+
+def test_hostile_labels_are_text(made: Made) -> None:
+    page = without_scripts(made.html)
+    seen = Reader(page)
+    assert HOSTILE in seen.text
+    assert not [name for name, _ in seen.elements if name == "script"]
+    assert not [a for _, a in seen.elements if any(key.startswith("on") for key in a)]
+    images = [a["src"] or "" for name, a in seen.elements if name == "img"]
+    assert images
+    assert all(src.startswith("data:image/png;base64,") for src in images)
+
+
+def test_the_policy_allows_the_pages_own_scripts_alone(made: Made) -> None:
+    page = made.html
+    (meta,) = [a for _, a in Reader(without_scripts(page)).elements if "http-equiv" in a]
+    policy = meta["content"] or ""
+    scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    assert len(scripts) == 2
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    assert "default-src 'none'" in policy
+    allowed = re.findall(r"script-src ([^;]*)", policy)[0].split()
+    assert sorted(allowed) == sorted(f"'sha256-{digest}'" for digest in digests)
+
+
+def test_nothing_private_is_in_the_page(made: Made) -> None:
+    assert "somewhere/private" not in made.html
+    assert str(made.store.root) not in made.html
+
+
+def test_how_it_was_run_is_told(made: Made) -> None:
+    told = made.html[made.html.index('id="how"') : made.html.index('id="runs"')]
+    for fact in ("a made-up device", "2.13.0", "3.11.9", SETTING.data, "float32"):
+        assert fact in told
+
+
+def test_a_reader_without_scripts_gets_pictures(made: Made) -> None:
+    stills = re.findall(r"<noscript>(.*?)</noscript>", made.html.split("<body>")[1], flags=re.DOTALL)
+    assert len(stills) == sum(bool(plan.pictures or plan.multipliers) for plan in made.written.answers)
+    for part in stills:
+        for png in re.findall(r"base64,([^\"]*)", part):
+            assert base64.b64decode(png).startswith(b"\x89PNG")
+
+
+def test_the_recommendation_is_shown_with_its_bounds(made: Made) -> None:
+    section = made.html[made.html.index('id="recommendation"') : made.html.index('id="plan-')]
+    shown = Reader(section).text
+    assert "0.00781" in shown
+    assert "−7.2 to unbounded" in shown
+    assert HOSTILE in shown
+
+
+@pytest.mark.parametrize("advice", [None, [], "x", 3, {"recommended": 1}, {"recommended": {"costs": "x", "runs": 5}}])
+def test_any_recommendation_that_json_can_hold_is_survived(tmp_path: Path, advice: Any) -> None:
+    assert "Recommendation" in page_of(Source("t", (), advice), tmp_path)
+
+
+def test_little_is_known_and_the_page_says_so(tmp_path: Path) -> None:
+    """Three learning rates and one seed, and half of the runs missing: nothing may be decided."""
+    store = Store(tmp_path / "runs")
+    fill(store, study_plans("width-fixed-steps", scale="tiny"), skip=2)
+    page = page_of(source_of(store), tmp_path / "report")
+    assert "too few, too short or too noisy to decide anything" in page
+    assert 'class="badge holds"' not in page
+    assert "9 done" in page or "not ended" in page
+
+
+def test_a_plan_that_was_never_run(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    PlanDirectory.of(store, study_plans("width-fixed-steps")[0])
+    page = page_of(source_of(store), tmp_path / "report")
+    assert "None of its runs has ended" in page
+    assert "<script>" not in page
+
+
+def test_all_runs_diverged(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    plan = study_plans("width-fixed-steps", scale="tiny")[0]
+    high = replace(plan, curves=tuple(replace(c, log2_lrs=(-1.0, 0.0, 1.0)) for c in plan.curves))
+    fill(store, [high])
+    source = source_of(store)
+    assert {run.state for curve in source.plans[0].curves for run in curve.runs} == {"diverged"}
+    page = page_of(source, tmp_path / "report")
+    assert "no learning rate trained" in page
+
+
+def test_a_record_that_cannot_be_read_is_named_and_the_rest_shown(tmp_path: Path) -> None:
+    source = make_source(tmp_path, "width-fixed-steps", scale="tiny")
+    run = source.plans[0].curves[0].runs[0]
+    (tmp_path / "runs" / run.id / "record.json").write_text("{")
+    again = source_of(Store(tmp_path / "runs"))
+    assert len(again.problems) == 1
+    assert run.id in again.problems[0]
+    assert "Not everything could be read" in page_of(again, tmp_path / "report")
+
+
+def test_points_that_were_added_to_a_grid_are_there(tmp_path: Path) -> None:
+    from nugpt.store.plans import Addition
+
+    store = Store(tmp_path / "runs")
+    (plan,) = study_plans("width-fixed-steps", scale="tiny")
+    curve = plan.curves[0]
+    PlanDirectory.of(store, plan).add([Addition(curve.key, -1.25, "edge")])
+    found = source_of(store).plans[0].curves[0]
+    assert sorted({run.log2_lr for run in found.runs}) == sorted({*curve.log2_lrs, -1.25})
+
+
+def test_anyones_runs_make_a_page(tmp_path: Path) -> None:
+    """Rows without our trainer: no spec, no record, no files, the same pictures and numbers."""
+    specs = {c.label["heads"]: c for c in study_plans("width-fixed-steps")[0].curves if c.label["table"] == "nugpt"}
+    curves = [
+        Measured(
+            label={"table": HOSTILE, "size": heads},
+            group="g",
+            sizes={"size": float(heads)},
+            points=tuple(Point(x, loss_of(spec), seed) for (x, seed), spec in curve.runs().items()),
+        )
+        for heads, curve in specs.items()
+        if isinstance(heads, int)
+    ]
+    source = Source("my runs", (from_curves("mine", curves),))
+    page = page_of(source, tmp_path)
+    assert len(charts_in(page)) == 2
+    assert HOSTILE in Reader(without_scripts(page)).text
+    assert len(re.findall(r'<tr id="run-', page)) == sum(len(curve.points) for curve in curves)
+
+
+def thousand(path: Path) -> Source:
+    """Two plans of four curves, twenty-five learning rates and five seeds each."""
+    store = Store(path)
+    (plan,) = study_plans("width-fixed-steps")
+    spec = next(c.spec for c in plan.curves if c.label["table"] == "nugpt")
+    grid = tuple(-9 + 0.16 * i for i in range(25))
+    for batch in range(2):
+        curves = tuple(
+            Curve({"table": "nugpt", "windows": n}, replace(spec, val_windows=100 * batch + n), grid, tuple(range(5)))
+            for n in (1, 2, 3, 4)
+        )
+        fill(store, [Plan(f"plan-{batch}", curves)])
+    return source_of(store)
+
+
+def test_a_thousand_runs_stay_below_three_megabytes(tmp_path: Path) -> None:
+    source = thousand(tmp_path / "runs")
+    page = page_of(source, tmp_path / "report")
+    assert len(re.findall(r'<tr id="run-', page)) == 1000
+    assert len(page.encode()) < MOST_BYTES
+
+
+@pytest.mark.slow
+def test_all_studies_in_one_page_stay_below_three_megabytes(tmp_path: Path) -> None:
+    source = make_source(tmp_path, *STUDIES)
+    page = page_of(source, tmp_path / "report")
+    assert len(re.findall(r'<tr id="run-', page)) > 1000
+    assert len(page.encode()) < MOST_BYTES

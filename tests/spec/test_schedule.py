@@ -1,0 +1,19 @@
+"""What a schedule's value refuses; its course is in tests/core/test_schedule.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from nugpt.spec import Schedule
+
+
+@pytest.mark.parametrize("value", [True, "0.1", None, math.nan, math.inf, -0.1, 1.1])
+@pytest.mark.parametrize("field", ["final", "decay"])
+def test_a_share_is_a_number_and_no_truth_value(field: str, value: Any) -> None:
+    with pytest.raises(ValueError) as refusal:
+        Schedule(**{field: value})
+    assert str(refusal.value).startswith(f"schedule's {field} is {value!r}, but must be a share")
+    assert "\n" not in str(refusal.value)
