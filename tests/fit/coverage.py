@@ -142,7 +142,7 @@ def power_law_trials(n: int, seeds: int, salt: int = 0) -> dict[str, list[Trial]
 
 def row(name: str, trials: Sequence[Trial]) -> str:
     """One line of the table."""
-    width = np.median([trial.width for trial in trials])
+    width = np.nanmedian([trial.width for trial in trials])
     return f"{name:<36} {share(trials):6.1%} of {len(trials):4d}   median width {width:.3g}"
 
 
@@ -162,11 +162,11 @@ def main(n: int, seed_counts: Sequence[int] = (1, 2, 3, 5)) -> None:
                     print(row(f"    {family}", [t for t in enclosed if t.family == family]))
                 for spacing in SPACINGS:
                     print(row(f"    spacing {spacing:g}", [t for t in enclosed if t.spacing == spacing]), flush=True)
-        for name, trials in study_trials(n, seeds, salt=2025).items():
+        for name, trials in study_trials(n, seeds, salt=2026).items():
             print(row(f"{seeds} {name}", trials), flush=True)
         for unshared in (0.0, 0.005):
-            print(row(f"{seeds} comparison, unshared {unshared}", comparison_trials(n // 4, seeds, unshared, 2025)))
-        for name, trials in power_law_trials(n // 5, seeds, salt=2025).items():
+            print(row(f"{seeds} comparison, unshared {unshared}", comparison_trials(n // 4, seeds, unshared, 2026)))
+        for name, trials in power_law_trials(n // 5, seeds, salt=2026).items():
             print(row(f"{seeds} power law, {name}", trials), flush=True)
 
 

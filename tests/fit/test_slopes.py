@@ -190,8 +190,10 @@ def test_role_exponents_add_the_slope_of_the_multiplier() -> None:
         "output": [(w, at(-1.0 - 0.25 * math.log2(w / 96))) for w in widths],
     }
     hidden, output = role_exponents(optima, {"hidden": -0.75, "output": -0.75})
-    assert (hidden.exponent, hidden.slope.no_drift) == (pytest.approx(-0.75), "holds")
-    assert (output.exponent, output.slope.no_drift) == (pytest.approx(-1.0), "does not hold")
+    assert hidden.exponent == pytest.approx(-0.75)
+    assert hidden.slope.no_drift == "holds"
+    assert output.exponent == pytest.approx(-1.0)
+    assert output.slope.no_drift == "does not hold"
     assert output.interval.contains(-1.0)
     with pytest.raises(ValueError, match="role 'input' was swept"):
         role_exponents({"input": []}, {"hidden": 0.0})

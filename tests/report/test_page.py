@@ -190,7 +190,17 @@ def test_little_is_known_and_the_page_says_so(tmp_path: Path) -> None:
     page = page_of(source_of(store), tmp_path / "report")
     assert "too few, too short or too noisy to decide anything" in page
     assert 'class="badge holds"' not in page
+    assert "Scale tiny is a smoke test: what is decided here holds for runs of at most 40 steps" in page
+    assert "One seed each" in page
+    assert "with 3 learning rates or fewer that trained" in page
     assert "9 done" in page or "not ended" in page
+
+
+def test_what_is_well_measured_carries_no_caveat(tmp_path: Path) -> None:
+    """Five learning rates and two seeds or more, at the scale that decides."""
+    store = Store(tmp_path / "runs")
+    fill(store, study_plans("steps-sweep-ngpt-ours", scale="evidence"))
+    assert "Read with care" not in page_of(source_of(store), tmp_path / "report")
 
 
 def test_a_plan_that_was_never_run(tmp_path: Path) -> None:

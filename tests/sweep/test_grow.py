@@ -191,9 +191,10 @@ def test_the_fit_itself_leads_a_plan_to_a_gentle_slope_before_a_cliff(
     def loss(spec: RunSpec) -> float:
         """What a learning-rate curve looks like: a slope of 0.1 nats an octave, then e^3-fold an octave."""
         u = math.log2(spec.lr) - best
-        return 3.0 + 0.1 * (math.expm1(3 * u) / 3 - u) + 0.05 * u * u
+        return 3.0 + 0.1 * (math.expm1(3 * u) / 3 - u) + 0.05 * u * u + 0.001 * spec.seed
 
-    directory = make_directory(tmp_path, make_plan(tuple(start), policy=Policy(extend=4, spacing=1.0)))
+    policy = Policy(extend=4, spacing=1.0)
+    directory = make_directory(tmp_path, make_plan(tuple(start), seeds=(0, 1, 2), policy=policy))
     finish(directory, FakeEngine(loss=loss))
     assert min(grid(directory)) < best < max(grid(directory))
     found = states(directory)[0].optimum()

@@ -55,21 +55,25 @@ class Merge:
 
 @dataclass(frozen=True)
 class Prune:
-    """Drop the checkpoints of finished runs; records and metrics stay."""
+    """Drop the checkpoints of the plans' finished runs; records and metrics stay, and so does what `train` made."""
 
     store: Path = Path("runs")
     """The store to prune."""
     keep: tuple[str, ...] = ()
     """Runs whose checkpoints to keep, by the first digits of their hashes."""
+    all: bool = False
+    """Also of runs that belong to no plan."""
 
     def run(self) -> int:
         """Prune."""
         from nugpt.store import Store
+        from nugpt.store.plans import plans
         from nugpt.store.transfer import prune
 
         if not self.store.is_dir():
             raise ValueError(f"store {self.store} does not exist")
         store = Store(self.store)
         kept = frozenset(store.find(name).path.name for name in self.keep)
-        print(f"{prune(store, kept):,} bytes of checkpoints dropped")
+        planned = None if self.all else frozenset(spec.hash for directory in plans(store) for spec in directory.specs())
+        print(f"{prune(store, kept, planned):,} bytes of checkpoints dropped")
         return 0

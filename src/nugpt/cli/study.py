@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from nugpt.cli.launch import Execution, default_devices, launch, show_plan
 from nugpt.cli.run_arguments import Carrier, open_data, precision_for
 from nugpt.cli.show import print_json, print_table
+
+if TYPE_CHECKING:
+    from nugpt.data import TokenDataset
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,17 @@ class Study:
         from nugpt.studies import plan, study
 
         chosen, scale = study(self.id), scale_named(self.scale)
-        devices = default_devices(self.execution)
-        device_type = self.carrier.options().torch_device().type
-        dataset = open_data(self.data, scale.name, scale.vocab_size)
-        setting = Setting(dataset.content_hash, dataset.vocab_size, precision_for(self.precision, device_type))
+        devices = default_devices(self.execution, self.carrier.device)
+        device_type = devices[0].split(":")[0]
+        precision = precision_for(self.precision, device_type)
+        provisional = self.data is None and scale.name == "paper" and not self.execution.run
+        if provisional:  # a plan can be looked at before its data is there
+            dataset: TokenDataset | None = None
+            setting = Setting("not-prepared-yet", scale.vocab_size, precision)
+            print("no --data: the plan is as it will be, but for the runs' hashes", file=sys.stderr)
+        else:
+            dataset = open_data(self.data, scale.name, scale.vocab_size)
+            setting = Setting(dataset.content_hash, dataset.vocab_size, precision)
         made = plan(chosen, self.scale, setting)
         if self.name is not None:
             made = replace(made, name=self.name)
@@ -69,4 +80,6 @@ class Study:
             for claim in chosen.claims:
                 print(f"{claim.text}   [{describe(claim.rule)}]")
             show_plan(made, self.store, device_type, len(devices))
-        return launch(made, self.store, dataset, self.carrier, self.execution) if self.execution.run else 0
+        if not self.execution.run or dataset is None:
+            return 0
+        return launch(made, self.store, dataset, self.carrier, self.execution)

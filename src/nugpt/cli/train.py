@@ -41,8 +41,9 @@ class Train:
     def run(self) -> int:
         """Train, and print what came out."""
         from nugpt.cli.progress import training_progress
-        from nugpt.engines.lab import Interrupted, execute
+        from nugpt.engines.lab import Hooks, Interrupted, execute
         from nugpt.store import Store
+        from nugpt.store.claims import holding
 
         if not self.seed:
             raise ValueError("--seed has no number, but must have at least one")
@@ -59,7 +60,9 @@ class Train:
         ]
         with training_progress(specs, self.tensorboard, self.wandb, quiet=self.json) as progress:
             try:
-                records = execute(specs, Store(self.store), dataset, options, progress, starts)
+                store = Store(self.store)
+                with holding([store.run(spec) for spec in specs]) as guard:
+                    records = execute(specs, store, dataset, options, progress, starts, Hooks(guard))
             except Interrupted as stopped:
                 progress.say(str(stopped))
                 return 128 + stopped.signal_number

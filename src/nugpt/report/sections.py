@@ -19,6 +19,8 @@ from nugpt.report.words import NONE, between, cost, counted, number, short, size
 from nugpt.spec.study_rules import describe
 
 OPEN = "open question"
+SMOKE_TESTS = ("tiny", "lab")  # scales that are there to see that all works
+FEW = 3  # learning rates: so many points fix a curve of three unknowns and leave nothing to check it by
 BADGES = {HOLDS: "badge holds", FAILS: "badge fails", UNDECIDED: "badge", OPEN: "badge"}
 
 
@@ -31,7 +33,7 @@ def verdict_section(found: Sequence[PlanAnswer]) -> Html:
     for plan in ordered:
         if plan.judged:
             name = link(plan_anchor(plan), plan.title)
-            parts += [tag("h3", name, " ", tag("small", plan.plan.name)), *map(_claim, plan.judged)]
+            parts += [tag("h3", name, " ", tag("small", plan.plan.name)), _caveats(plan), *map(_claim, plan.judged)]
     without = [plan for plan in found if not plan.judged]
     if without:
         names = joined((link(plan_anchor(plan), plan.title) for plan in without), ", ")
@@ -54,6 +56,24 @@ def _summary(count: Mapping[str, int]) -> str:
             " These runs are too few, too short or too noisy to decide anything: read the intervals, not the points."
         )
     return told + " Each rule was fixed before the runs; a claim holds only if the whole interval keeps its bounds."
+
+
+def _caveats(found: PlanAnswer) -> Html | None:
+    """What a verdict must not be read without: how small the runs are, and what was assumed for want of seeds."""
+    said = []
+    curves = [curve for curve in found.plan.curves if any(run.ended for run in curve.runs)]
+    longest = max((curve.measured.sizes.get("steps", 0.0) for curve in curves), default=0.0)
+    if found.plan.scale in SMOKE_TESTS and longest:
+        said.append(
+            f"Scale {found.plan.scale} is a smoke test: what is decided here holds for runs of at most "
+            f"{counted(int(longest), 'step')}, and need not hold for longer or larger ones."
+        )
+    if curves and all(len({run.seed for run in curve.runs if run.ended}) == 1 for curve in curves):
+        said.append("One seed each: how much a loss varies from run to run was assumed, not measured.")
+    few = [c for c in curves if has_grid(c) and len({run.log2_lr for run in c.runs if run.trained}) <= FEW]
+    if few:
+        said.append(f"{counted(len(few), 'curve')} of {len(curves)} with {FEW} learning rates or fewer that trained.")
+    return tag("p", tag("strong", "Read with care. "), " ".join(said)) if said else None
 
 
 def _verb(n: int) -> str:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,13 @@ class Claim:
         with contextlib.suppress(FileNotFoundError):
             os.utime(self.path)
 
+    def is_held(self) -> bool:
+        """Whether no other worker has taken the run over."""
+        return _numbers(self.run)[-1:] == [self.number] and _content(self.path).get("token") == self.token
+
     def check(self) -> None:
         """Raise when the run has been taken over."""
-        if _numbers(self.run)[-1:] != [self.number] or _content(self.path).get("token") != self.token:
+        if not self.is_held():
             raise LostClaim(f"run {self.run.path.name} was taken over by another worker")
 
     def release(self) -> None:
@@ -200,3 +204,32 @@ def _content(path: Path) -> dict[str, Any]:
     except (ValueError, FileNotFoundError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def holding(runs: Iterable[RunDirectory], stale_after: float = 300.0) -> Iterator[Callable[[], None]]:
+    """Hold these runs while inside, refused when another process has one; gives the guard to call before writing."""
+    claims: list[Claim] = []
+    try:
+        for run in runs:
+            if run.has_ended(("done", "diverged")):
+                continue
+            held = claim(run, stale_after, ended=("done", "diverged"))
+            if held is None and not run.has_ended(("done", "diverged")):
+                raise ValueError(f"run {run.path} is being trained by another process: wait for it, or end it")
+            if held is not None:
+                claims.append(held)
+        with Heartbeat(stale_after) as heart:
+            heart.hold(claims)
+
+            def guard() -> None:
+                for held in claims:
+                    held.check()
+
+            yield guard
+    finally:
+        for held in claims:
+            if held.run.has_ended() and held.is_held():
+                held.finish()
+            else:
+                held.release()

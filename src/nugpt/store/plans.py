@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nugpt.spec.plan import Plan
+from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, write_json
 from nugpt.store.run_directory import Store
 
@@ -71,6 +72,15 @@ class PlanDirectory:
         path = self.path / "added" / f"{additions[0].curve}_{additions[0].log2_lr:+.6f}.json"
         if not path.exists():
             write_json(path, [asdict(addition) for addition in additions])
+
+    def specs(self) -> list[RunSpec]:
+        """Every run of the plan, added ones included."""
+        plan, added = self.plan(), self.additions()
+        found: list[RunSpec] = []
+        for curve in plan.curves:
+            grid = {*curve.log2_lrs, *(a.log2_lr for a in added if a.curve == curve.key)}
+            found += curve.runs(sorted(grid)).values()
+        return found
 
     def write_launch(self, values: dict[str, Any]) -> None:
         """Keep how the plan is run: where the data lies, device and kernels."""

@@ -218,11 +218,16 @@ def _named(where: str, read: Callable[[Any], _T], values: Any) -> _T:
         raise ValueError(f"{where}: {error}") from None
 
 
-def prune(store: Store, keep: frozenset[str] = frozenset()) -> int:
-    """Drop the checkpoints of ended runs but those named, and return the bytes won; stopped runs keep theirs."""
+def prune(store: Store, keep: frozenset[str] = frozenset(), only: frozenset[str] | None = None) -> int:
+    """Drop the checkpoints of ended runs (of `only` these) but those to keep, and return the bytes won.
+
+    A stopped run keeps its own: it may be taken up again.
+    """
     won = 0
     for run in store.runs():
-        if run.path.name in keep or not run.has_ended(("done", "diverged")) or not run.checkpoints.is_dir():
+        if run.path.name in keep or (only is not None and run.path.name not in only):
+            continue
+        if not run.has_ended(("done", "diverged")) or not run.checkpoints.is_dir():
             continue
         won += sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
         shutil.rmtree(run.checkpoints)

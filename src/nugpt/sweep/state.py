@@ -46,7 +46,7 @@ class CurveState:
         return [
             Point(p.log2_lr, p.record.val_loss if p.state == "done" else None, p.seed, p.state)
             for p in self.places
-            if p.record is not None
+            if p.record is not None and p.state == p.record.status
         ]
 
     def optimum(self) -> Optimum | None:
@@ -108,9 +108,11 @@ def _curve_state(
 
 def run_state(run: RunDirectory, record: RunRecord | None, stale_after: float, now: float) -> str:
     """One of STATES."""
-    if record is not None:
+    if record is not None and record.status != "stopped":
         return record.status
     holder = holder_state(run, stale_after, now)
+    if record is not None:  # stopped by one plan, it may be taken up again by another
+        return "running" if holder == "running" else record.status
     if holder == "running":
         return "running"
     if run.failures():

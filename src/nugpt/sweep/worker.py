@@ -179,7 +179,7 @@ def _execute(
     except Exception as error:
         failure, trace = f"{type(error).__name__}: {_one_line(error)}", traceback.format_exc()
     except BaseException:  # a signal: the engine has saved, and whoever starts next goes on from there
-        _release(claims)
+        _release(claims, say)
         raise
     if failure is None:
         for held in claims:
@@ -206,9 +206,15 @@ def _execute(
         held.release()
 
 
-def _release(claims: list[Claim]) -> None:
+def _release(claims: list[Claim], say: Callable[[str], None] = lambda text: None) -> None:
+    """Give back what has not ended; a run that ended before its ensemble was interrupted is done all the same."""
     for held in claims:
-        held.release()
+        record = held.run.record()
+        if record is not None and held.is_held():
+            say(f"run {held.run.path.name} {record.status}")
+            held.finish()
+        else:
+            held.release()
 
 
 def _one_line(error: BaseException) -> str:

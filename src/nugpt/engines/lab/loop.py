@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,11 +160,11 @@ def _train(
     def save(replicas: Iterable[int]) -> None:
         """A checkpoint of each of these replicas; the time since the last one is theirs."""
         nonlocal clock
-        hooks.guard()
         now = time.monotonic()
         for run in runs:
             run.wall_s += now - clock
         for r in replicas:
+            hooks.guard()
             _save(state, r, runs[r], options.keep)
         clock = time.monotonic()
 
@@ -169,6 +172,7 @@ def _train(
         """The records of these replicas."""
         save(replicas)
         for r in replicas:
+            hooks.guard()
             runs[r].ended = True
             runs[r].directory.write_record(_record(ensemble, state, r, runs[r], status, options, compiled, dataset))
 
@@ -207,6 +211,8 @@ def _train(
                 runs = [runs[r] for r in left]
                 batches = _batches([run.spec for run in runs], dataset, state.step, device)
         finish([r for r, run in enumerate(runs) if not run.ended], "done")
+        if stop.signal_number is not None:  # it came while the last step was taken or the records were written
+            raise Interrupted(state.step, stop.signal_number)
 
 
 def _current_loss(run: _Run, group: list[_Run]) -> float | None:
@@ -385,8 +391,20 @@ def _record(
             "deterministic": options.deterministic,
             "peak_memory_bytes": torch.cuda.max_memory_allocated(ensemble.device) if cuda else None,
             "data": str(dataset.path),
+            "data_hash": run.spec.data,
+            "code": source_hash(),
         },
     )
+
+
+@cache
+def source_hash() -> str:
+    """16 digits that name the code: a hash of every source file of the package, whatever its version says."""
+    root = Path(nugpt.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def lerp_statistics(ensemble: Ensemble, state: State, r: int) -> dict[str, Any]:
