@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.engines import small
 
+from nugpt.spec import Base, Extent, ModelConfig, load_table
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.claims import LostClaim, claim, file_system_time, holder_state, holding
@@ -20,7 +20,9 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def small_spec() -> RunSpec:
-    return small.spec("0" * 64)
+    model = ModelConfig(1, 1, 8, 128, 16, d_mlp=16)
+    extent = Extent.of(model, 10, 2)
+    return RunSpec(model, load_table("nugpt"), Base.of(extent), 2**-6, 10, 2, "0" * 64)
 
 
 def test_a_run_that_is_held_is_refused_to_a_second(run: RunDirectory) -> None:

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats would take most of a second to import
 
 from nugpt.fit.comparison import Budgeted, compare, compare_at_cost, tuned
 from nugpt.fit.drift import Drift, drift
@@ -574,7 +574,7 @@ def _lerp_spread(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
         half = math.inf
         if len(spreads) > 1:
             error = float(np.std(spreads, ddof=1)) / math.sqrt(len(spreads))
-            half = float(stats.t.ppf((1 + rule.level) / 2, len(spreads) - 1)) * error
+            half = float(special.stdtrit(len(spreads) - 1, (1 + rule.level) / 2)) * error
         mean = float(np.mean(spreads))
         estimates.append(Estimate(mean, Interval(mean - half, mean + half), rule.level, of))
     return estimates

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats would take most of a second to import
 
 from nugpt.fit.curve import Shapes, shapes, windows
 from nugpt.fit.interval import Array, Interval, central, check_level
@@ -79,7 +79,7 @@ def optimum(points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | N
 
 def _deviation(draws: Array) -> float:
     """Of the normal distribution with the same central 90 %: a few far draws do not count for more than they are."""
-    return central(draws, 0.90).width / (2 * float(stats.norm.ppf(0.95)))
+    return central(draws, 0.90).width / (2 * float(special.ndtri(0.95)))
 
 
 def _nothing_trained(points: Sequence[Point], level: float, notes: tuple[str, ...]) -> Optimum:
@@ -147,7 +147,7 @@ def _is_flat(curve: Levels, noise: NoiseModel) -> bool:
     if len(mean) < 2:
         return False
     between = float(np.sum(count * (mean - np.average(mean, weights=count)) ** 2)) / (len(mean) - 1)
-    return bool(stats.f.sf(between / noise.variance, len(mean) - 1, noise.dof) > FLAT_LEVEL)
+    return bool(special.fdtrc(len(mean) - 1, noise.dof, between / noise.variance) > FLAT_LEVEL)
 
 
 def _loss(curve: Levels, drawn: Shapes, noise: NoiseModel, level: float) -> tuple[float, Interval, tuple[str, ...]]:
@@ -156,7 +156,7 @@ def _loss(curve: Levels, drawn: Shapes, noise: NoiseModel, level: float) -> tupl
         return float(np.median(drawn.loss)), central(drawn.loss, level), ("the loss is that of one seed",)
     error = math.sqrt(noise.seed_variance / len(curve.seeds))
     places = (np.arange(len(drawn.loss)) + 0.5) / len(drawn.loss)
-    seeds = error * stats.t.ppf(np.random.default_rng(11).permutation(places), noise.seed_dof)
+    seeds = error * special.stdtrit(noise.seed_dof, np.random.default_rng(11).permutation(places))
     return float(np.median(drawn.loss)), central(drawn.loss + seeds, level), ()
 
 

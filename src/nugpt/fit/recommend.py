@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats would take most of a second to import
 
 from nugpt.fit.curve import Shapes
 from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, sizes_of
@@ -241,7 +241,7 @@ def _slope(paths: Sequence[PathAnswer], nearest: CurveAnswer) -> tuple[float, fl
         return 0.0, DRIFT, False
     path = min(seen, key=lambda path: (nearest not in path.curves, path.drift.interval.width))
     assert path.drift.slope is not None
-    deviation = path.drift.interval.width / (2 * float(stats.norm.ppf((1 + path.drift.level) / 2)))
+    deviation = path.drift.interval.width / (2 * float(special.ndtri((1 + path.drift.level) / 2)))
     if path.drift.no_drift == FAILS:
         return path.drift.slope, deviation, True
     weight = DRIFT**2 / (DRIFT**2 + deviation**2)
@@ -296,7 +296,7 @@ def _moved(drawn: Shapes, reaches: Sequence[Reach]) -> Array:
     word = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches if not r.measured))
     place = (np.argsort(np.argsort(drawn.x)) + 0.5) / len(drawn.x)
     chance = np.random.default_rng(23).standard_normal(len(drawn.x))
-    moved: Array = sum(r.slope * r.octaves for r in reaches) + own * stats.norm.ppf(place) + word * chance
+    moved: Array = sum(r.slope * r.octaves for r in reaches) + own * special.ndtri(place) + word * chance
     return moved
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats would take most of a second to import
 
 from nugpt.fit.interval import Array, Interval
 
@@ -42,7 +42,7 @@ class Line:
     def interval_at(self, row: Sequence[float] | Array, level: float) -> Interval:
         """Of the line's value at a row of X."""
         row = np.asarray(row, dtype=np.float64)
-        half = float(stats.t.ppf((1 + level) / 2, self.dof)) * math.sqrt(float(row @ self.covariance @ row))
+        half = float(special.stdtrit(self.dof, (1 + level) / 2)) * math.sqrt(float(row @ self.covariance @ row))
         return Interval(self.at(row) - half, self.at(row) + half)
 
 

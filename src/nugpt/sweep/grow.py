@@ -16,11 +16,17 @@ def next_points(state: CurveState, policy: Policy) -> list[Addition]:
         return []
     grid = sorted({place.log2_lr for place in state.places})
     if found.verdict == "edge-censored":
-        sides = ("left", "right") if found.side is None else (found.side,)
+        sides = [side for side in ("left", "right") if found.side in (None, side) and _near(state, grid, side)]
         return [addition for side in sides for addition in _extension(state, policy, grid, side)]
     if found.verdict == "enclosed" and found.log2_lr is not None:
         return _refinement(state, policy, grid, found.log2_lr)
     return []
+
+
+def _near(state: CurveState, grid: list[float], side: str) -> bool:
+    """Whether the lowest loss seen is at one of the two outermost points: a grid is never extended away from it."""
+    losses = [(point.loss, point.log2_lr) for point in state.points() if point.loss is not None]
+    return not losses or min(losses)[1] in (grid[-2:] if side == "right" else grid[:2])
 
 
 def _extension(state: CurveState, policy: Policy, grid: list[float], side: str) -> list[Addition]:

@@ -326,6 +326,7 @@ def test_bfloat16_products_keep_float32_masters(dataset: TokenDataset) -> None:
     assert narrow.tolist() != wide.tolist()
 
 
+@pytest.mark.skipif(" " in torch.__file__, reason="Inductor cannot link against a torch whose path has a space")
 @pytest.mark.slow
 def test_eager_and_compiled_agree(dataset: TokenDataset) -> None:
     specs = mixed(dataset, steps=12)[:2]
