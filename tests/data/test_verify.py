@@ -180,3 +180,18 @@ def test_a_shard_cannot_lie_outside_its_directory(data: Path) -> None:
 
     edit(data, change, honest_hashes=True)
     refused(data, "is not the name of a shard")
+
+
+def test_large_data_is_read_in_full_once_and_again_when_a_file_has_changed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nugpt.data.dataset.FULL_CHECK_BYTES", 0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert open_dataset(data).checked == "full"
+    assert open_dataset(data).checked == "sizes"
+    shard = max(data.rglob("*.bin"), key=lambda path: path.stat().st_size)
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=shard.name):
+        open_dataset(data)

@@ -1,5 +1,6 @@
 """Batches from shards: which windows a step reads is a pure function of (seed, step)."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Generator, Sequence
@@ -10,13 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nugpt.data.manifest import Manifest, Shard, read_manifest
+from nugpt.data.manifest import Manifest, Shard, digest, read_manifest
 from nugpt.data.permutation import Permutation, keyed_permutation
 from nugpt.data.shards import document_map, token_map
 from nugpt.data.tokenizer import Tokenizer, stored_tokenizer
 from nugpt.data.verify import full_problems, size_problems
 
-# Checksums run at about a gigabyte per second: below this size opening checks them all and nobody notices.
+# Checksums run at about a gigabyte per second: below this size opening checks them all and nobody notices. Larger data
+# is read in full once, and again when a file of it has changed.
 FULL_CHECK_BYTES = 256 << 20
 CHECKS = ("auto", "sizes", "full")
 
@@ -127,16 +129,30 @@ def open_dataset(path: str | Path, check: str = "auto") -> TokenDataset:
         raise ValueError(f"check is {check!r}; it must be one of {', '.join(CHECKS)}")
     directory = Path(path).expanduser()
     manifest = read_manifest(directory)
+    tokens = manifest.train.counts.tokens + manifest.validation.counts.tokens
+    small = tokens * np.dtype(manifest.dtype).itemsize <= FULL_CHECK_BYTES
     if check == "auto":
-        tokens = manifest.train.counts.tokens + manifest.validation.counts.tokens
-        small = tokens * np.dtype(manifest.dtype).itemsize <= FULL_CHECK_BYTES
-        check = "full" if small else "sizes"
+        check = "full" if small or not _stamp(directory, manifest).is_file() else "sizes"
     problems = (full_problems if check == "full" else size_problems)(directory, manifest)
     if problems:
         raise ValueError(problems[0] + (f" (and {len(problems) - 1} more problems)" if problems[1:] else ""))
+    if check == "full" and not small:
+        with contextlib.suppress(OSError):  # where nothing can be kept, large data is read in full every time
+            stamp = _stamp(directory, manifest)
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
     train = TokenStream(directory, manifest.train.shards, manifest.dtype)
     held_out = TokenStream(directory, manifest.validation.shards, manifest.dtype)
     return TokenDataset(directory, manifest, check, train, held_out)
+
+
+def _stamp(directory: Path, manifest: Manifest) -> Path:
+    """A file of this user's cache whose name says that just these files, by size and time, were read in full."""
+    from nugpt.data.cache import user_cache
+
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    facts = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    return user_cache() / "verified" / digest([str(directory.resolve()), manifest.content_hash, facts])
 
 
 def batch_windows(
