@@ -490,3 +490,19 @@ def test_every_row_is_plain_json(dataset: TokenDataset, tmp_path: Path) -> None:
         for line in directory_of(spec, tmp_path).metrics.read_text().splitlines():
             json.loads(line, parse_constant=refuse)
         json.loads((tmp_path / spec.hash / "record.json").read_text(), parse_constant=refuse)
+
+
+def test_a_signal_at_the_last_step_is_heeded_once_the_record_is_there(dataset: TokenDataset, tmp_path: Path) -> None:
+    spec = make_spec(dataset)
+
+    def ask(step: int) -> None:
+        if step == spec.steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted) as stopped:  # or a worker would go on to its next runs
+        train([spec], tmp_path, dataset, Progress(step=ask))
+    assert stopped.value.signal_number == signal.SIGTERM
+    record = directory_of(spec, tmp_path).record()
+    assert record is not None
+    assert record.status == "done"
+    assert record.steps == spec.steps
