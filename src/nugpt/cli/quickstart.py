@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,10 +48,12 @@ def _print_learned(answers: Answers, out: Path) -> None:
     """What this sweep says, in five lines, and what it cannot say."""
     print("\nWhat was learned:")
     for number, path in enumerate(answers.paths[:2], 1):
-        drift = path.drift
-        slope = "not to be had" if drift.interval is None else f"{drift.interval.low:+.2f} … {drift.interval.high:+.2f}"
-        name = answers.names.get(path.group, path.group)
-        print(f"{number}. {name}: the best η moves by {slope} octaves per octave of width (90 % interval).")
+        name, moves = answers.names.get(path.group, path.group), path.drift.interval
+        if isfinite(moves.low) and isfinite(moves.high):
+            slope = f"moves by {moves.low:+.2f} … {moves.high:+.2f} octaves per octave of width (90 % interval)"
+        else:
+            slope = "was enclosed at too few widths to say how it moves with width"
+        print(f"{number}. {name}: the best η {slope}.")
     print("3. This is forty steps of one seed: it shows how the job goes. What the paper claims is not decided here.")
     print(f"4. Every number leads back to its run: open {out / 'report' / 'report.html'}.")
     print("5. Next: nugpt study width-fixed-steps --scale lab --data DIR --run (one GPU), or a grid of your own:")
