@@ -30,14 +30,13 @@ from nugpt.fit.recommend import (
     recommend,
     retarget,
     rules,
-    run_flops,
     to_toml,
 )
 from nugpt.fit.regret import MOST
 from nugpt.spec import Base, Extent, ModelConfig, Schedule, load_table, parameter_shapes, resolve
 from nugpt.spec.plan import Curve
 from nugpt.spec.record import RunRecord
-from nugpt.spec.run import RunSpec
+from nugpt.spec.run import RunSpec, run_flops
 
 MODEL = ModelConfig(n_layers=2, n_heads=2, head_dim=24, vocab_size=384, seq_len=16)
 BASE = Base.of(Extent.of(MODEL, 100, 4))

@@ -7,12 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from nugpt.spec.plan import Plan
-from nugpt.spec.run import RunSpec
+from nugpt.spec.run import RunSpec, run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting, Study
 from nugpt.spec.study_rules import describe
 from nugpt.studies import STUDIES, plan
-from nugpt.studies.grids import flops_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
 BEGIN = "<!-- from here on written by `python -m tests.studies.page` -->\n"
@@ -34,7 +33,7 @@ def planned(study: Study, scale: str) -> Plan:
 
 
 def h200_seconds(spec: RunSpec) -> float:
-    return spec.steps * LAYER_S * spec.model.n_layers + flops_of(spec) / H200_FLOPS
+    return spec.steps * LAYER_S * spec.model.n_layers + run_flops(spec) / H200_FLOPS
 
 
 @cache
@@ -88,7 +87,7 @@ def _size_row(study: Study, scale: str) -> str:
         str(len(made.curves)),
         " or ".join(str(n) for n in seeds),
         str(len(specs)),
-        f"{sum(map(flops_of, specs)):.1e}",
+        f"{sum(map(run_flops, specs)):.1e}",
         f"{seconds / 60:.1f}" if (seconds := _seconds(scale, specs)) is not None else "",
     ]
     return f"| {' | '.join(cells)} |"
@@ -98,13 +97,13 @@ def _union_row(scale: str) -> str:
     specs = {spec.hash: spec for study in STUDIES.values() for spec in planned(study, scale).specs()}.values()
     seconds = _seconds(scale, specs)
     hours = "" if seconds is None else f"{seconds / 3600:.1f}"
-    return f"| {scale} | {len(specs)} | {sum(map(flops_of, specs)):.1e} | {hours} |"
+    return f"| {scale} | {len(specs)} | {sum(map(run_flops, specs)):.1e} | {hours} |"
 
 
 def _seconds(scale: str, specs: Iterable[RunSpec]) -> float | None:
     if scale == "paper":
         return None  # a cluster's, and nobody has measured one
-    return sum(flops_of(s) / (CORES * CORE_FLOPS) if scale == "tiny" else h200_seconds(s) for s in specs)
+    return sum(run_flops(s) / (CORES * CORE_FLOPS) if scale == "tiny" else h200_seconds(s) for s in specs)
 
 
 if __name__ == "__main__":

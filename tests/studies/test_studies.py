@@ -17,10 +17,10 @@ from tests.studies.page import CORE_FLOPS, h200_seconds, planned, setting
 import nugpt.studies
 from nugpt.spec.model import non_embedding_parameters
 from nugpt.spec.plan import Curve, Plan, Policy
+from nugpt.spec.run import run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting
 from nugpt.studies import STUDIES, plan, study
-from nugpt.studies.grids import flops_of
 
 IDS = list(STUDIES)
 SCALE_NAMES = ("paper", "evidence", "lab", "tiny")
@@ -384,7 +384,7 @@ def test_the_baseline_is_tuned_and_at_equal_flops(scale: str) -> None:
         assert curve.spec.model.architecture == "prenorm"
         assert curve.spec.weight_decay == curve.label["weight_decay"]
         assert curve.spec.schedule.warmup == curve.spec.steps // 20 > 0
-        ratio = flops_of(curve.spec) / flops_of(ours[shape(curve)].spec)
+        ratio = run_flops(curve.spec) / run_flops(ours[shape(curve)].spec)
         # Rescalers are counted as parameters and norms are too: a difference of under 1 %, except by length.
         assert ratio == pytest.approx(float(curve.label["horizon"]), rel=0.01)
     at_equal_flops = [c for c in plain if c.label["horizon"] == 1.0]
@@ -455,7 +455,7 @@ def test_measures() -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_tiny_fits_two_cores_for_a_minute_or_two(id: str) -> None:
     # 200 core-seconds of training at the measured 30 GFLOP/s of a core.
-    assert sum(map(flops_of, planned(STUDIES[id], "tiny").specs())) <= 200 * CORE_FLOPS == 6e12
+    assert sum(map(run_flops, planned(STUDIES[id], "tiny").specs())) <= 200 * CORE_FLOPS == 6e12
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import number, print_table
-from nugpt.spec.model import flops_per_token
 from nugpt.spec.plan import Curve, Plan
-from nugpt.spec.run import RunSpec
+from nugpt.spec.run import run_flops
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -94,11 +93,6 @@ def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
             f"hopeless runs are stopped: {rule.margin:g} nats above the best at {rule.times} validations "
             f"after {100 * rule.after:g} % of the run"
         )
-
-
-def run_flops(spec: RunSpec) -> float:
-    """The FLOPs of one run."""
-    return float(spec.steps * spec.batch * spec.model.seq_len) * flops_per_token(spec.model)
 
 
 def label_text(curve: Curve) -> str:

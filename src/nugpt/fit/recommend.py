@@ -21,11 +21,11 @@ from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, sizes_of
 from nugpt.fit.drift import FAILS
 from nugpt.fit.interval import Array, Interval, central
 from nugpt.fit.regret import MOST, Cost
-from nugpt.spec.model import flops_per_token, total_parameters
+from nugpt.spec.model import total_parameters
 from nugpt.spec.parametrization import TABLES
 from nugpt.spec.plan import lr_at
 from nugpt.spec.roles import RESCALER_ROLES
-from nugpt.spec.run import RunSpec
+from nugpt.spec.run import RunSpec, run_flops
 from nugpt.spec.study_rules import DRIFT
 
 FORMAT = 1
@@ -191,11 +191,6 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
         tuning_flops=None,
         runs=(),
     )
-
-
-def run_flops(spec: RunSpec) -> float:
-    """Training FLOPs of a run."""
-    return float(flops_per_token(spec.model)) * spec.batch * spec.model.seq_len * spec.steps
 
 
 def _octaves(one: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
-from nugpt.spec.model import ModelConfig
+from nugpt.spec.model import ModelConfig, flops_per_token
 from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.resolve import Base, Extent, Resolved, resolve
 from nugpt.spec.schedule import Schedule
@@ -173,6 +173,11 @@ def _spelled(value: Any) -> Any:
     if isinstance(value, list):
         return [_spelled(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def run_flops(spec: RunSpec) -> float:
+    """Training FLOPs of a run."""
+    return float(flops_per_token(spec.model)) * spec.batch * spec.model.seq_len * spec.steps
 
 
 def packable(specs: list[RunSpec]) -> bool:

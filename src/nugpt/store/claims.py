@@ -63,6 +63,13 @@ class Claim:
             self.check()
             write_json(self.path, {"released": True})
 
+    def let_go(self) -> None:
+        """Finish a run that has ended, give any other back."""
+        if self.run.has_ended() and self.is_held():
+            self.finish()
+        else:
+            self.release()
+
     def finish(self) -> None:
         """Remove the run's claim files: its record is there, and nobody claims it again."""
         for number in _numbers(self.run):
@@ -229,7 +236,4 @@ def holding(runs: Iterable[RunDirectory], stale_after: float = 300.0) -> Iterato
             yield guard
     finally:
         for held in claims:
-            if held.run.has_ended() and held.is_held():
-                held.finish()
-            else:
-                held.release()
+            held.let_go()

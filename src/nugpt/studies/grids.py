@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction as F
 
-from nugpt.spec.model import flops_per_token, steps_at
+from nugpt.spec.model import steps_at
 from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.plan import Curve, Label, Policy
-from nugpt.spec.run import RunSpec
+from nugpt.spec.run import RunSpec, run_flops
 from nugpt.spec.scales import Scale, scale_named
 from nugpt.spec.schedule import Schedule
 from nugpt.spec.study import Setting
@@ -93,7 +93,7 @@ def default_grid(scale: Scale, table: Parametrization, size: Size) -> tuple[floa
 
 def default_seeds(scale: Scale, spec: RunSpec) -> tuple[int, ...]:
     """The scale's seeds, fewer for the dearest runs at `evidence`."""
-    dear = scale.name == "evidence" and flops_of(spec) > DEAR
+    dear = scale.name == "evidence" and run_flops(spec) > DEAR
     return SEEDS[scale.name][:2] if dear else SEEDS[scale.name]
 
 
@@ -134,11 +134,6 @@ def curve(
         log2_lrs=log2_lrs or default_grid(scale, table, size),
         seeds=seeds or default_seeds(scale, spec),
     )
-
-
-def flops_of(spec: RunSpec) -> float:
-    """Training FLOPs of a run."""
-    return float(flops_per_token(spec.model)) * spec.batch * spec.model.seq_len * spec.steps
 
 
 def width_curves(scale_name: str, setting: Setting, tables: Iterable[Parametrization]) -> tuple[Curve, ...]:

@@ -212,9 +212,7 @@ def _release(claims: list[Claim], say: Callable[[str], None] = lambda text: None
         record = held.run.record()
         if record is not None and held.is_held():
             say(f"run {held.run.path.name} {record.status}")
-            held.finish()
-        else:
-            held.release()
+        held.let_go()
 
 
 def _one_line(error: BaseException) -> str:
