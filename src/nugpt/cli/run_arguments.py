@@ -36,6 +36,8 @@ class Carrier:
 
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    kernels: str = "auto"
+    """auto (fused on a GPU, else plain), plain (the definitions) or fused."""
     compile: bool | None = None
     """True or False; by default on a GPU only."""
     attention: str = "folded"

@@ -62,7 +62,8 @@ class LabEngine:
         """Bytes that one uncompiled step of one replica adds at its peak; a compiled one needs no more."""
         micro = min(self.options.micro_batch or spec.batch, spec.batch)
         before = _start_measuring(device)
-        ensemble = Ensemble([spec], device, self.options.attention, self.options.loss, compiled=False)
+        kernels = self.options.kernels_on(device, spec.model.architecture)
+        ensemble = Ensemble([spec], device, self.options.attention, self.options.loss, compiled=False, kernels=kernels)
         state = ensemble.initial_state()
         tokens = torch.zeros(1, spec.batch, spec.model.seq_len, dtype=torch.int64, device=device)
         ensemble.train_step(state, tokens, tokens, 1.0, micro)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from nugpt.core.sphere import guarded_length
 from nugpt.spec.model import parameter_shapes
 from nugpt.spec.roles import MATRIX_ROLES
 from nugpt.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    from nugpt.engines.lab.fused_step import FusedStep
 
 # A replica has diverged when its loss or gradient is not finite, or when its loss stays this far above log V ...
 DIVERGED_ABOVE = 1.0
@@ -63,10 +66,18 @@ class _Tail(nn.Module):
 class Ensemble:
     """The program that runs R replicas: built once from their specs, applied to a State."""
 
-    def __init__(self, specs: list[RunSpec], device: torch.device, attention: str, loss: str, compiled: bool) -> None:
+    def __init__(
+        self,
+        specs: list[RunSpec],
+        device: torch.device,
+        attention: str,
+        loss: str,
+        compiled: bool,
+        kernels: str = "plain",
+    ) -> None:
         spec = specs[0]
-        self._made_with = (attention, loss, compiled)
-        self.specs, self.config, self.device = specs, spec.model, device
+        self._made_with = (attention, loss, compiled, kernels)
+        self.specs, self.config, self.device, self.kernels = specs, spec.model, device, kernels
         self.roles = spec.model.roles
         self.names = list(parameter_shapes(spec.model))
         self.dtype = DTYPES[spec.precision]
@@ -87,6 +98,11 @@ class Ensemble:
             )
             for role in spec.table.rows
         }
+        self.fused: FusedStep | None = None
+        if kernels == "fused":
+            from nugpt.engines.lab.fused_step import FusedStep  # needs Triton, which a CPU machine may lack
+
+            self.fused = FusedStep(self)
         compile_: Callable[[Any], Any] = _compile if compiled else lambda f: f
         self._block = compile_(self._run_block)
         self._ends = compile_(self._run_tail)
@@ -127,6 +143,8 @@ class Ensemble:
 
     def token_losses(self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor) -> Tensor:
         """The loss of every token of every replica, (R, B·T)."""
+        if self.fused is not None:
+            return self.fused.losses(params, tokens_RBT, targets_RBT)
         T = tokens_RBT.shape[-1]
         h_RBTD = vmap(functional.embedding)(tokens_RBT, params["E_in.weight"])
         positions = torch.arange(T, device=self.device)
@@ -163,6 +181,9 @@ class Ensemble:
 
     def train_step(self, state: State, tokens_RBT: Tensor, targets_RBT: Tensor, multiplier: float, micro: int) -> None:
         """One optimizer step of every living replica on its batch, in place."""
+        if self.fused is not None:
+            self.fused.train_step(state, tokens_RBT, targets_RBT, multiplier, micro)
+            return
         losses, grads = self._gradients(state.params, tokens_RBT, targets_RBT, micro)
         with torch.no_grad():
             self._apply(state, losses, grads, multiplier)
@@ -192,17 +213,9 @@ class Ensemble:
         # Replicas in front: a sum along the last axis has the same order, to the bit, whatever their number.
         lengths = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads], dim=1)
         grad_norm = torch.linalg.vector_norm(lengths, dim=1)
-        state.high = torch.where(losses > self.bound, state.high + 1, 0)
-        healthy = losses.isfinite() & grad_norm.isfinite() & (state.high < self.patience)
-        state.died_at = torch.where(state.alive & ~healthy, state.step, state.died_at)
-        state.alive = state.alive & healthy
-        state.grad_norm = torch.where(state.alive, grad_norm, state.grad_norm)
-        state.loss_sum += torch.where(state.alive, losses, torch.zeros_like(losses))
+        clip = self.judge_(state, losses, grad_norm, torch.tensor(state.step, device=self.device))
         state.logged += 1
         state.step += 1
-        clip = torch.ones_like(grad_norm)
-        if self.grad_clip is not None:
-            clip = (self.grad_clip / grad_norm.clamp_min(self.grad_clip)).nan_to_num(0.0)
         step = torch.tensor(float(state.step), dtype=torch.float64).to(self.device, non_blocking=True)
         course = torch.tensor(multiplier, dtype=torch.float32).to(self.device, non_blocking=True)
         for name, grad in zip(self.names, grads, strict=True):
@@ -211,6 +224,18 @@ class Ensemble:
             axis = None if assignment.axis is None else assignment.axis + 1
             tensors = (state.params[name], grad, state.first[name], state.second[name])
             self._update(*tensors, state.alive, clip, step, course * lr, eps, decay, self.betas, axis)
+
+    def judge_(self, state: State, losses: Tensor, grad_norm: Tensor, step: Tensor) -> Tensor:
+        """Mark what diverged at this step, add the losses of the rest, and return what clips each gradient."""
+        state.high.copy_(torch.where(losses > self.bound, state.high + 1, 0))
+        healthy = losses.isfinite() & grad_norm.isfinite() & (state.high < self.patience)
+        state.died_at.copy_(torch.where(state.alive & ~healthy, step, state.died_at))
+        state.alive.logical_and_(healthy)
+        state.grad_norm.copy_(torch.where(state.alive, grad_norm, state.grad_norm))
+        state.loss_sum.add_(torch.where(state.alive, losses, 0.0))
+        if self.grad_clip is None:
+            return torch.ones_like(grad_norm)
+        return (self.grad_clip / grad_norm.clamp_min(self.grad_clip)).nan_to_num(0.0)
 
     def subset(self, state: State, replicas: list[int]) -> tuple[Ensemble, State]:
         """The ensemble and state of these replicas alone."""

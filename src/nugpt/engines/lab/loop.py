@@ -144,8 +144,9 @@ def _train(
     runs, spec = group, group[0].spec
     device = options.torch_device()
     _prepare_torch(options)
-    compiled = options.compiles(device)
-    ensemble = Ensemble([run.spec for run in runs], device, options.attention, options.loss, compiled)
+    kernels = options.kernels_on(device, spec.model.architecture)
+    compiled = options.compiles(device, kernels)
+    ensemble = Ensemble([run.spec for run in runs], device, options.attention, options.loss, compiled, kernels)
     state = _starting_state(ensemble, runs, starts)
     micro = min(options.micro_batch or spec.batch, spec.batch)
     validation = ValidationSet.of(dataset, spec.model.seq_len, spec.val_windows)
@@ -306,7 +307,7 @@ def _log(ensemble: Ensemble, state: State, runs: list[_Run], course: float, prog
             row |= {"diverged_at": died_at[r]}
         run.directory.append_metrics([row])
         progress.rows(run.number, row)
-    state.loss_sum = torch.zeros_like(state.loss_sum)
+    state.loss_sum.zero_()
     state.logged = 0
 
 
@@ -384,8 +385,9 @@ def _record(
             "device_type": ensemble.device.type,
             "threads": torch.get_num_threads(),
             "compile": compiled,
-            "attention": options.attention,
-            "loss": options.loss,
+            "kernels": ensemble.kernels,
+            "attention": ensemble.fused.program.attention if ensemble.fused else options.attention,
+            "loss": "fused" if ensemble.fused else options.loss,
             "micro_batch": options.micro_batch,
             "replicas": len(ensemble.specs),
             "deterministic": options.deterministic,

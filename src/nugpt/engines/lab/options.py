@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 import torch
@@ -9,13 +10,17 @@ import torch
 from nugpt.kernels.attention import attention_named
 from nugpt.kernels.cross_entropy import loss_named
 
+KERNELS = ("auto", "plain", "fused")
+FUSED_ARCHITECTURES = ("normalized", "prenorm")
+
 
 @dataclass(frozen=True)
 class Options:
     """Device, kernels, batching in pieces, and how often to save."""
 
     device: str = "auto"  # auto: cuda when there is one, else cpu
-    compile: bool | None = None  # None: on a GPU only
+    kernels: str = "auto"  # auto: fused on a GPU that Triton can compile for, else plain
+    compile: bool | None = None  # of the plain functions; None: on a GPU only
     attention: str = "folded"
     loss: str = "chunked"
     micro_batch: int | None = None  # sequences per forward and backward; None: the whole batch at once
@@ -26,6 +31,8 @@ class Options:
     deterministic: bool = False  # refuse kernels whose result differs from run to run
 
     def __post_init__(self) -> None:
+        if self.kernels not in KERNELS:
+            raise ValueError(f"kernels is {self.kernels!r}, but must be one of {', '.join(KERNELS)}")
         attention_named(self.attention)
         loss_named(self.loss)
         for name in ("micro_batch", "checkpoint_every", "keep", "log_every", "threads"):
@@ -48,6 +55,24 @@ class Options:
             raise ValueError(f"device is {name!r}, but {torch.cuda.device_count()} CUDA devices are visible")
         return device
 
-    def compiles(self, device: torch.device) -> bool:
-        """Whether to compile: as asked, else on a GPU only."""
-        return device.type == "cuda" if self.compile is None else self.compile
+    def kernels_on(self, device: torch.device, architecture: str) -> str:
+        """`fused` or `plain`: as asked, else fused where there is a GPU, Triton and a kernel for the architecture."""
+        if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or self.compile is not None)):
+            return "plain"
+        reason = why_not_fused(architecture)
+        if self.kernels == "fused" and reason:
+            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
+        return "plain" if reason else "fused"
+
+    def compiles(self, device: torch.device, kernels: str = "plain") -> bool:
+        """Whether to compile: as asked, else on a GPU only; fused kernels need it not."""
+        return kernels == "plain" and (device.type == "cuda" if self.compile is None else self.compile)
+
+
+def why_not_fused(architecture: str) -> str | None:
+    """What stands in the way of the fused kernels, or None."""
+    if architecture not in FUSED_ARCHITECTURES:
+        return f"there are no fused kernels for {architecture!r}"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    return None

@@ -1,0 +1,154 @@
+"""Cross-entropy of a scaled linear unembedding with its gradients, never holding more logits than one chunk's.
+
+z = s ⊙ (W h) is one product with the weight s ⊙ W, rounded once; so a chunk's logits become its loss and, in place,
+their own gradient, and two more products give those of h and of s ⊙ W, from which those of W and s follow exactly.
+Shapes: R replicas, N tokens, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from nugpt.kernels.fused.product import product, product_into
+from nugpt.kernels.fused.tile import row_tile
+
+CHUNK_LOGITS = 2**30  # numbers held at a time: 2 GiB in bfloat16
+WHOLE_ROW = 16384  # a vocabulary up to this is read once
+
+
+@triton.jit
+def _softmax_kernel(
+    logits, targets, losses, weight, n, N, V, start, GRADIENT: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr
+):
+    row, r = tl.program_id(0), tl.program_id(1)
+    base = logits + (r.to(tl.int64) * n + row) * V
+    place = r.to(tl.int64) * N + start + row
+    target = tl.load(targets + place)
+    at_target = tl.load(base + target).to(tl.float32)
+    cols = tl.arange(0, BLOCK)
+    if WHOLE:
+        z = tl.load(base + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
+        highest = tl.max(z, 0)
+        summed = tl.sum(tl.exp(z - highest), 0)
+    else:
+        top = tl.full((BLOCK,), float("-inf"), tl.float32)
+        sums = tl.zeros((BLOCK,), tl.float32)
+        for first in range(0, V, BLOCK):
+            z = tl.load(base + first + cols, mask=first + cols < V, other=float("-inf")).to(tl.float32)
+            higher = tl.maximum(top, z)
+            # A column that has seen nothing yet holds −∞: its sum stays 0 rather than becoming NaN.
+            sums = tl.where(higher == float("-inf"), 0.0, sums * tl.exp(top - higher) + tl.exp(z - higher))
+            top = higher
+        highest = tl.max(top, 0)
+        summed = tl.sum(tl.where(top == float("-inf"), 0.0, sums * tl.exp(top - highest)), 0)
+    lse = highest + tl.log(summed)
+    tl.store(losses + place, lse - at_target)
+    if GRADIENT:
+        if WHOLE:
+            d = (tl.exp(z - lse) - tl.where(cols == target, 1.0, 0.0)) * weight
+            tl.store(base + cols, d.to(logits.dtype.element_ty), mask=cols < V)
+        else:
+            for first in range(0, V, BLOCK):
+                at = first + cols
+                z = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32)
+                d = (tl.exp(z - lse) - tl.where(at == target, 1.0, 0.0)) * weight
+                tl.store(base + at, d.to(logits.dtype.element_ty), mask=at < V)
+
+
+@triton.jit
+def _scale_kernel(weight, stored, gain, out, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    r = tl.program_id(1)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    mask = (rows < V)[:, None] & (cols < D)[None, :]
+    row = r.to(tl.int64) * V + rows
+    at = row[:, None] * D + cols[None, :]
+    s = tl.load(gain + r) * tl.load(stored + row, mask=rows < V, other=0.0)
+    tl.store(out + at, (tl.load(weight + at, mask=mask, other=0.0) * s[:, None]).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _unscale_kernel(weight, stored, gain, grad, d_stored, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    r = tl.program_id(1)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    mask = (rows < V)[:, None] & (cols < D)[None, :]
+    row = r.to(tl.int64) * V + rows
+    at = row[:, None] * D + cols[None, :]
+    g = tl.load(gain + r)
+    d = tl.load(grad + at, mask=mask, other=0.0)
+    along = tl.sum(d * tl.load(weight + at, mask=mask, other=0.0), 1)
+    tl.store(d_stored + row, along * g, mask=rows < V)
+    s = g * tl.load(stored + row, mask=rows < V, other=0.0)
+    tl.store(grad + at, d * s[:, None], mask=mask)
+
+
+def scaled(weight_RVD: Tensor, stored_RV: Tensor, gain_R: Tensor, dtype: torch.dtype) -> Tensor:
+    """(gain·stored) ⊙ W, rounded once to `dtype`."""
+    R, V, D = weight_RVD.shape
+    rows, block, warps = row_tile(D)
+    out = weight_RVD.new_empty(R, V, D, dtype=dtype)
+    _scale_kernel[(triton.cdiv(V, rows), R)](weight_RVD, stored_RV, gain_R, out, V, D, rows, block, num_warps=warps)
+    return out
+
+
+def unscale_(grad_RVD: Tensor, weight_RVD: Tensor, stored_RV: Tensor, gain_R: Tensor) -> tuple[Tensor, Tensor]:
+    """From the gradient G of s ⊙ W (float32, overwritten): s ⊙ G for W, and gain·(W·G) per entry for the stored s."""
+    R, V, D = weight_RVD.shape
+    rows, block, warps = row_tile(D)
+    d_stored = grad_RVD.new_empty(R, V)
+    _unscale_kernel[(triton.cdiv(V, rows), R)](
+        weight_RVD, stored_RV, gain_R, grad_RVD, d_stored, V, D, rows, block, num_warps=warps
+    )
+    return grad_RVD, d_stored
+
+
+def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: int, weight: float | None) -> None:
+    """The chunk's losses; with a weight, the logits become weight times the gradient of their loss."""
+    R, n, V = logits_RnV.shape
+    whole = V <= WHOLE_ROW
+    block = triton.next_power_of_2(V) if whole else 4096
+    warps = max(4, min(16, block // 512))
+    _softmax_kernel[(n, R)](
+        logits_RnV, targets_RN, losses_RN, weight or 0.0, n, targets_RN.shape[1], V, start, weight is not None, whole,
+        block, num_warps=warps,
+    )  # fmt: skip
+
+
+def _chunk(R: int, N: int, V: int) -> int:
+    """Tokens per chunk: equal parts, a whole number of matrix tiles where there are many."""
+    parts = -(-R * N * V // CHUNK_LOGITS)
+    size = -(-N // parts)
+    return min(N, size + -size % 128)
+
+
+def token_losses(h_RND: Tensor, weight_RVD: Tensor, targets_RN: Tensor) -> Tensor:
+    """The loss of every token, (R, N) in float32; the weight is already scaled."""
+    R, N, _ = h_RND.shape
+    V = weight_RVD.shape[1]
+    losses = h_RND.new_empty(R, N, dtype=torch.float32)
+    size = _chunk(R, N, V)
+    for start in range(0, N, size):
+        _softmax_(product(h_RND[:, start : start + size], weight_RVD.mT), targets_RN, losses, start, None)
+    return losses
+
+
+def token_losses_and_gradients(
+    h_RND: Tensor, weight_RVD: Tensor, targets_RN: Tensor, weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The losses, and of weight·Σ losses the gradients for h (its dtype) and for the scaled weight (float32)."""
+    R, N, D = h_RND.shape
+    V = weight_RVD.shape[1]
+    losses = h_RND.new_empty(R, N, dtype=torch.float32)
+    dh, dweight = torch.empty_like(h_RND), h_RND.new_empty(R, V, D, dtype=torch.float32)
+    size = _chunk(R, N, V)
+    for start in range(0, N, size):
+        part = h_RND[:, start : start + size]
+        logits = product(part, weight_RVD.mT)
+        _softmax_(logits, targets_RN, losses, start, weight)
+        dh[:, start : start + size] = product(logits, weight_RVD)
+        product_into(dweight, logits.mT, part, add=start > 0)
+    return losses, dh, dweight

@@ -1,0 +1,136 @@
+"""SiLU(c·s_ν ⊙ ν) ⊙ (s_u ⊙ u), with s = gain·stored, from the two halves of one product's rows.
+
+Shapes: R replicas, N tokens, M d_MLP, P programs. Without `stored` the scales are 1 (the plain transformer).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from nugpt.kernels.fused.tile import total, walkers
+
+ROWS, COLUMNS = 16, 128
+
+
+@triton.jit
+def _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M: tl.constexpr, SCALED: tl.constexpr):
+    if SCALED:
+        mask = cols < M
+        u = tl.load(gain_u + r) * tl.load(stored_u + r * M + cols, mask=mask, other=0.0)
+        nu = tl.load(gain_nu + r) * tl.load(stored_nu + r * M + cols, mask=mask, other=0.0) * constant
+    else:
+        u = tl.full(cols.shape, 1.0, tl.float32)
+        nu = u
+    return u[None, :], nu[None, :]
+
+
+@triton.jit
+def _forward_kernel(
+    x,
+    stored_u,
+    gain_u,
+    stored_nu,
+    gain_nu,
+    constant,
+    out,
+    N,
+    M: tl.constexpr,
+    SCALED: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+):
+    r = tl.program_id(2)
+    rows = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    cols = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    mask = (rows < N)[:, None] & (cols < M)[None, :]
+    row = r.to(tl.int64) * N + rows
+    at = row[:, None] * (2 * M) + cols[None, :]
+    s_u, s_nu = _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M, SCALED)
+    u = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * s_u
+    nu = tl.load(x + at + M, mask=mask, other=0.0).to(tl.float32) * s_nu
+    result = nu * tl.sigmoid(nu) * u
+    tl.store(out + row[:, None] * M + cols[None, :], result.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _backward_kernel(
+    x,
+    stored_u,
+    gain_u,
+    stored_nu,
+    gain_nu,
+    constant,
+    grad,
+    dx,
+    again,
+    partial_u,
+    partial_nu,
+    N,
+    P,
+    M: tl.constexpr,
+    SCALED: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+):
+    p, r = tl.program_id(1), tl.program_id(2)
+    cols = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    s_u, s_nu = _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M, SCALED)
+    sum_u, sum_nu = tl.zeros((TILE_COLUMNS,), tl.float32), tl.zeros((TILE_COLUMNS,), tl.float32)
+    for tile in range(p, tl.cdiv(N, TILE_ROWS), P):
+        rows = tile * TILE_ROWS + tl.arange(0, TILE_ROWS)
+        mask = (rows < N)[:, None] & (cols < M)[None, :]
+        row = r.to(tl.int64) * N + rows
+        at = row[:, None] * (2 * M) + cols[None, :]
+        to = row[:, None] * M + cols[None, :]
+        raw_u = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+        raw_nu = tl.load(x + at + M, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(grad + to, mask=mask, other=0.0).to(tl.float32)
+        u, nu = raw_u * s_u, raw_nu * s_nu
+        gate = tl.sigmoid(nu)
+        silu = nu * gate
+        du = g * silu
+        dnu = g * u * (gate + silu * (1.0 - gate))
+        if SCALED:
+            sum_u += tl.sum(du * raw_u, 0)
+            sum_nu += tl.sum(dnu * raw_nu, 0)
+        tl.store(dx + at, (du * s_u).to(dx.dtype.element_ty), mask=mask)
+        tl.store(dx + at + M, (dnu * s_nu).to(dx.dtype.element_ty), mask=mask)
+        tl.store(again + to, (silu * u).to(again.dtype.element_ty), mask=mask)
+    if SCALED:
+        to = (r.to(tl.int64) * P + p) * M + cols
+        tl.store(partial_u + to, sum_u, mask=cols < M)
+        tl.store(partial_nu + to, sum_nu * constant, mask=cols < M)
+
+
+Scales = tuple[Tensor, Tensor, Tensor, Tensor]  # stored and gain of s_u, stored and gain of s_ν
+
+
+def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:
+    """The gated product, (R, N, M)."""
+    R, N, M = x_RNM2.shape[0], x_RNM2.shape[1], x_RNM2.shape[2] // 2
+    out = x_RNM2.new_empty(R, N, M)
+    grid = (triton.cdiv(M, COLUMNS), triton.cdiv(N, ROWS), R)
+    given = scales or (None, None, None, None)
+    _forward_kernel[grid](x_RNM2, *given, constant, out, N, M, scales is not None, ROWS, COLUMNS)
+    return out
+
+
+def swiglu_backward(
+    grad_RNM: Tensor, x_RNM2: Tensor, scales: Scales | None, constant: float
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+    """Gradients for the product, the gated product made again, and the gradients of the stored s_u and s_ν."""
+    R, N, M = grad_RNM.shape
+    columns = triton.cdiv(M, COLUMNS)
+    P = walkers(triton.cdiv(N, ROWS), R * columns, grad_RNM.device)
+    dx, again = torch.empty_like(x_RNM2), torch.empty_like(grad_RNM)
+    partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
+    given = scales or (None, None, None, None)
+    _backward_kernel[(columns, P, R)](
+        x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, ROWS, COLUMNS
+    )
+    if scales is None or partial[0] is None or partial[1] is None:
+        return dx, again, None
+    return dx, again, (total(partial[0], None, scales[1]), total(partial[1], None, scales[3]))
