@@ -74,8 +74,8 @@ class Program:
         ]
         # For each matrix of a block: the stacked copy that holds it, and where in it.
         self.places: dict[str, tuple[str, Place]] = {
-            "attention.W_q": ("qkv", Place(0, H, W)),
-            "attention.W_k": ("qkv", Place(config.n_heads * W, H, W)),
+            "attention.W_q": ("qkv", Place(0, H // 2, W // 2)),
+            "attention.W_k": ("qkv", Place(config.n_heads * W, H // 2, W // 2)),
             "attention.W_v": ("qkv", Place((config.n_heads + config.n_kv_heads) * W, H, W)),
             "attention.W_O": ("out", Place(0, H, W, columns=True)),
             "mlp.W_u": ("up", Place(0)),

@@ -14,7 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nugpt.kernels.fused.tile import row_tile
+from nugpt.kernels.fused.tile import multiprocessors, row_tile
+
+ROWS, COLUMNS = 128, 8  # a program's tile of columns: narrow, so that a small matrix occupies the whole chip
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def _adam(p, g, m, v, r, clip, course, lr, eps, decay, beta1, beta2):
 
 
 @triton.jit
-def _rows_kernel(
+def _adam_rows(
     param,
     grad,
     first,
@@ -98,7 +100,7 @@ def _rows_kernel(
 
 
 @triton.jit
-def _columns_kernel(
+def _adam_columns(
     param,
     grad,
     first,
@@ -117,16 +119,16 @@ def _columns_kernel(
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     SPHERE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
 ):
     r = tl.program_id(1)
     if tl.load(alive + r):
-        cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        cols = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
         WIDE: tl.constexpr = I // DIM * WIDTH
-        squares = tl.zeros((COLUMNS,), tl.float32)
-        for start in range(0, O, ROWS):
-            rows = start + tl.arange(0, ROWS)
+        squares = tl.zeros((TILE_COLUMNS,), tl.float32)
+        for start in range(0, O, TILE_ROWS):
+            rows = start + tl.arange(0, TILE_ROWS)
             mask = (rows < O)[:, None] & (cols < I)[None, :]
             at = (r.to(tl.int64) * O + rows)[:, None] * I + cols[None, :]
             moved = (r.to(tl.int64) * O + rows)[:, None] * WIDE + _moved(cols, DIM, WIDTH)[None, :]
@@ -142,8 +144,8 @@ def _columns_kernel(
         length = tl.sqrt(squares)
         length = tl.where(length > 0, length, 1.0)[None, :]
         tl.debug_barrier()  # what other threads of this program wrote above is read below
-        for start in range(0, O, ROWS):
-            rows = start + tl.arange(0, ROWS)
+        for start in range(0, O, TILE_ROWS):
+            rows = start + tl.arange(0, TILE_ROWS)
             mask = (rows < O)[:, None] & (cols < I)[None, :]
             at = (r.to(tl.int64) * O + rows)[:, None] * I + cols[None, :]
             moved = (r.to(tl.int64) * O + rows)[:, None] * WIDE + _moved(cols, DIM, WIDTH)[None, :]
@@ -155,7 +157,7 @@ def _columns_kernel(
 
 
 @triton.jit
-def _squares_kernel(grad, partial, size, column, P, TOTAL, BLOCK: tl.constexpr):
+def _squares(grad, partial, size, column, P, TOTAL, BLOCK: tl.constexpr):
     p, r = tl.program_id(0), tl.program_id(1)
     summed = tl.zeros((BLOCK,), tl.float32)
     for start in range(p * BLOCK, size, P * BLOCK):
@@ -199,9 +201,8 @@ def update_(
     if place.columns:
         assert copy is not None and axis in (0, None)
         R, rows, columns = parameter.shape
-        tile = 32
-        _columns_kernel[(triton.cdiv(columns, tile), R)](
-            parameter, grad, first, second, copy, *common, rows, columns, place.dim, place.width, axis == 0, tile, tile
+        _adam_columns[(triton.cdiv(columns, COLUMNS), R)](
+            parameter, grad, first, second, copy, *common, rows, columns, place.dim, place.width, axis == 0, ROWS, COLUMNS
         )
         return
     assert axis in (1, None)
@@ -211,7 +212,7 @@ def update_(
     else:
         shape = parameter.shape
     tile, block, warps = row_tile(shape[2])
-    _rows_kernel[(triton.cdiv(shape[1], tile), shape[0])](
+    _adam_rows[(triton.cdiv(shape[1], tile), shape[0])](
         parameter, grad, first, second, copy, *common, shape[1], grad.stride(0),
         copy.stride(0) if copy is not None else 0, place.first_row, shape[2], place.dim, place.width, grad_moved,
         copy is not None, axis is not None, tile, block, num_warps=warps,
@@ -227,12 +228,13 @@ def _divisor(size: int) -> int:
 def lengths(grads: list[Tensor]) -> Tensor:
     """‖g‖₂ per replica over all of these, each (R, …) and dense: a fixed order of sums."""
     R, device = grads[0].shape[0], grads[0].device
-    block = 1024
-    counts = [min(64, triton.cdiv(g[0].numel(), block)) for g in grads]
+    block = 2048
+    most = 8 * multiprocessors(device) // R
+    counts = [max(1, min(most, triton.cdiv(g[0].numel(), 2 * block))) for g in grads]
     partial = torch.empty(R, sum(counts), device=device)
     column = 0
     for g, count in zip(grads, counts, strict=True):
         assert g.is_contiguous()
-        _squares_kernel[(count, R)](g, partial, g[0].numel(), column, count, partial.shape[1], block)
+        _squares[(count, R)](g, partial, g[0].numel(), column, count, partial.shape[1], block)
         column += count
     return partial.sum(1).sqrt()

@@ -14,7 +14,7 @@ from nugpt.kernels.fused.tile import row_tile, total, walkers
 
 
 @triton.jit
-def _forward_kernel(
+def _add_norm_forward(
     h, b, residual, weight, out, low, N, eps, D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
     r = tl.program_id(1)
@@ -32,7 +32,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _add_norm_backward(
     h,
     residual,
     weight,
@@ -53,7 +53,7 @@ def _backward_kernel(
     p, r = tl.program_id(0), tl.program_id(1)
     cols = tl.arange(0, BLOCK)
     w = tl.load(weight + r * D + cols, mask=cols < D, other=0.0)[None, :]
-    dw = tl.zeros((BLOCK,), tl.float32)
+    dw = tl.zeros((ROWS, BLOCK), tl.float32)
     for tile in range(p, tl.cdiv(N, ROWS), P):
         rows = tile * ROWS + tl.arange(0, ROWS)
         mask = (rows < N)[:, None] & (cols < D)[None, :]
@@ -62,7 +62,7 @@ def _backward_kernel(
         g = tl.load(grad_low + at, mask=mask, other=0.0).to(tl.float32)
         inverse = (1.0 / tl.sqrt(tl.sum(x * x, 1) / D + eps))[:, None]
         y = x * inverse
-        dw += tl.sum(g * y, 0)
+        dw += g * y
         dy = g * w
         dx = (dy - y * (tl.sum(y * dy, 1) / D)[:, None]) * inverse
         if WIDE:
@@ -70,7 +70,7 @@ def _backward_kernel(
         tl.store(dh + at, dx, mask=mask)
         if ADD:
             tl.store(db + at, (dx * tl.load(residual + r)).to(db.dtype.element_ty), mask=mask)
-    tl.store(partial + (r.to(tl.int64) * P + p) * D + cols, dw, mask=cols < D)
+    tl.store(partial + (r.to(tl.int64) * P + p) * D + cols, tl.sum(dw, 0), mask=cols < D)
 
 
 def add_norm(
@@ -82,7 +82,7 @@ def add_norm(
     out = torch.empty_like(h_RND) if b_RND is not None else h_RND
     low = h_RND.new_empty(R, N, D, dtype=dtype)
     grid = (triton.cdiv(N, rows), R)
-    _forward_kernel[grid](
+    _add_norm_forward[grid](
         h_RND, b_RND, residual_R, weight_RD, out, low, N, eps, D, b_RND is not None, rows, block, num_warps=warps
     )
     return out, low
@@ -100,11 +100,11 @@ def add_norm_backward(
     """Gradients for h (which is out's), b and the weight."""
     R, N, D = out_RND.shape
     rows, block, warps = row_tile(D)
-    P = walkers(triton.cdiv(N, rows), R, out_RND.device)
+    P = walkers(triton.cdiv(N, rows), R, out_RND.device, warps)
     dh = torch.empty_like(out_RND)
     db = torch.empty_like(grad_low_RND) if added else None
     partial = out_RND.new_empty(R, P, D)
-    _backward_kernel[(P, R)](
+    _add_norm_backward[(P, R)](
         out_RND, residual_R, weight_RD, grad_RND, grad_low_RND, dh, db, partial, N, P, eps, D,
         added, grad_RND is not None, rows, block, num_warps=warps,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from nugpt.kernels.fused.tile import row_tile
 
 
 @triton.jit
-def _gather_kernel(weight, tokens, out, low, N, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _embedding_gather(weight, tokens, out, low, N, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     r = tl.program_id(1)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
@@ -28,7 +28,7 @@ def _gather_kernel(weight, tokens, out, low, N, V, D: tl.constexpr, ROWS: tl.con
 
 
 @triton.jit
-def _scatter_kernel(
+def _embedding_scatter(
     order, starts, grad, grad_low, out, N, V, D: tl.constexpr, LOW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
     token, r = tl.program_id(0), tl.program_id(1)
@@ -53,7 +53,7 @@ def embed(weight_RVD: Tensor, tokens_RN: Tensor, dtype: torch.dtype) -> tuple[Te
     N = tokens_RN.shape[1]
     rows, block, warps = row_tile(D)
     out, low = weight_RVD.new_empty(R, N, D), weight_RVD.new_empty(R, N, D, dtype=dtype)
-    _gather_kernel[(triton.cdiv(N, rows), R)](weight_RVD, tokens_RN, out, low, N, V, D, rows, block, num_warps=warps)
+    _embedding_gather[(triton.cdiv(N, rows), R)](weight_RVD, tokens_RN, out, low, N, V, D, rows, block, num_warps=warps)
     return out, low
 
 
@@ -65,10 +65,10 @@ def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, tokens_RN: Ten
     edges = torch.arange(vocabulary + 1, device=tokens_RN.device, dtype=tokens_RN.dtype)
     starts_RV = torch.searchsorted(sorted_RN, edges.expand(R, -1).contiguous())
     out = grad_RND.new_empty(R, vocabulary, D)
-    rows = max(8, rows)
-    _scatter_kernel[(vocabulary, R)](
+    rows = max(4, min(8, rows))
+    _embedding_scatter[(vocabulary, R)](
         order_RN, starts_RV, grad_RND, grad_low_RND, out, N, vocabulary, D,
         grad_low_RND is not None, rows, block,
-        num_warps=max(4, min(16, rows * block // 512)),
+        num_warps=8 if rows * block > 4096 else 4,
     )  # fmt: skip
     return out

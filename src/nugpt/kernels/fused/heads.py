@@ -1,7 +1,9 @@
 """Rotation, Norm and s_qk of queries and keys in one pass over what the q-k-v product gave, equations (6) and (7).
 
 Shapes: R replicas, N = B·T tokens, Q query heads, K key-value heads, H head dimension, W its width in memory (a multiple
-of 8, the rest zeros), P programs. The product's columns are the Q query heads, the K key heads, the K value heads.
+of 8, the rest zeros), P programs. The product's columns are the Q query heads, the K key heads, the K value heads. In
+queries and keys each half of a head is padded, so that both halves of the pairs that a rotation turns lie aligned; in
+values the whole head is.
 Without `stored` the heads are only rotated (the plain transformer).
 """
 
@@ -49,14 +51,14 @@ def _turned(first, second, cos, sin):
 
 
 @triton.jit
-def _pair(source, rows, half, mask, HALF: tl.constexpr):
+def _pair(source, rows, half, mask, APART: tl.constexpr):
     at = rows[:, None] + half[None, :]
     first = tl.load(source + at, mask=mask, other=0.0).to(tl.float32)
-    return first, tl.load(source + at + HALF, mask=mask, other=0.0).to(tl.float32)
+    return first, tl.load(source + at + APART, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _forward_kernel(
+def _heads_forward(
     x,
     stored,
     gain,
@@ -77,6 +79,7 @@ def _forward_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     half = tl.arange(0, BLOCK)
     HALF: tl.constexpr = H // 2
+    APART: tl.constexpr = W // 2
     inside = half < HALF
     mask = (rows < N)[:, None] & inside[None, :]
     angle = (rows % T)[:, None] * HALF + half[None, :]
@@ -84,7 +87,7 @@ def _forward_kernel(
     row = r.to(tl.int64) * N + rows
     at = (row * ((Q + 2 * K) * W) + head * W)[:, None] + half[None, :]
     first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    second = tl.load(x + at + HALF, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(x + at + APART, mask=mask, other=0.0).to(tl.float32)
     first, second = _turned(first, second, c, s)
     if SCALED:
         group = tl.where(head < Q, head // (Q // K), head - Q)
@@ -94,17 +97,13 @@ def _forward_kernel(
         first *= inverse * (g * tl.load(stored + vector, mask=inside, other=0.0))[None, :]
         second *= inverse * (g * tl.load(stored + vector + HALF, mask=inside, other=0.0))[None, :]
     to = (row * ((Q + K) * W) + head * W)[:, None] + half[None, :]
-    tl.store(out + to, first.to(out.dtype.element_ty), mask=mask)
-    tl.store(out + to + HALF, second.to(out.dtype.element_ty), mask=mask)
-    if W > H:
-        rest = tl.arange(0, 8)
-        to = (row * ((Q + K) * W) + head * W + H)[:, None] + rest[None, :]
-        nothing = tl.zeros((ROWS, 8), out.dtype.element_ty)
-        tl.store(out + to, nothing, mask=(rows < N)[:, None] & (rest < W - H)[None, :])
+    wide = (rows < N)[:, None] & (half < APART)[None, :]  # what pads a half is zero by now
+    tl.store(out + to, first.to(out.dtype.element_ty), mask=wide)
+    tl.store(out + to + APART, second.to(out.dtype.element_ty), mask=wide)
 
 
 @triton.jit
-def _backward_kernel(
+def _heads_backward(
     x,
     stored,
     gain,
@@ -138,21 +137,23 @@ def _backward_kernel(
     p, head, r = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     half = tl.arange(0, BLOCK)
     HALF: tl.constexpr = H // 2
+    APART: tl.constexpr = W // 2
     inside = half < HALF
-    d_first, d_second = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    d_first, d_second = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
     for tile in range(p, tl.cdiv(N, ROWS), P):
         rows = tile * ROWS + tl.arange(0, ROWS)
         mask = (rows < N)[:, None] & inside[None, :]
+        wide = (rows < N)[:, None] & (half < APART)[None, :]
         row = r.to(tl.int64) * N + rows
         if head < Q:
             came = (row // T) * q_batch + (row % T) * q_token + head * q_head
-            first, second = _pair(dq, came, half, mask, HALF)
+            first, second = _pair(dq, came, half, mask, APART)
         elif head < Q + K:
             came = (row // T) * k_batch + (row % T) * k_token + (head - Q) * k_head
-            first, second = _pair(dk, came, half, mask, HALF)
+            first, second = _pair(dk, came, half, mask, APART)
         else:
             came = (row // T) * v_batch + (row % T) * v_token + (head - Q - K) * v_head
-            first, second = _pair(dv, came, half, mask, HALF)
+            first, second = _pair(dv, came, half, wide, APART)
         at = (row * ((Q + 2 * K) * W) + head * W)[:, None] + half[None, :]
         if head < Q + K:
             angle = (rows % T)[:, None] * HALF + half[None, :]
@@ -162,35 +163,30 @@ def _backward_kernel(
                 vector = (r * K + group) * H + half
                 g = tl.load(gain + r)
                 x_first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-                x_second = tl.load(x + at + HALF, mask=mask, other=0.0).to(tl.float32)
+                x_second = tl.load(x + at + APART, mask=mask, other=0.0).to(tl.float32)
                 y_first, y_second = _turned(x_first, x_second, c, s)
                 inverse = inverse_length(tl.sum(y_first * y_first, 1) + tl.sum(y_second * y_second, 1))[:, None]
                 y_first *= inverse
                 y_second *= inverse
-                d_first += tl.sum(first * y_first, 0)
-                d_second += tl.sum(second * y_second, 0)
+                d_first += first * y_first
+                d_second += second * y_second
                 first *= (g * tl.load(stored + vector, mask=inside, other=0.0))[None, :]
                 second *= (g * tl.load(stored + vector + HALF, mask=inside, other=0.0))[None, :]
                 along = (tl.sum(first * y_first, 1) + tl.sum(second * y_second, 1))[:, None]
                 first = (first - y_first * along) * inverse
                 second = (second - y_second * along) * inverse
             first, second = _turned(first, second, c, -s)  # a rotation's transpose turns back
-        tl.store(dx + at, first.to(dx.dtype.element_ty), mask=mask)
-        tl.store(dx + at + HALF, second.to(dx.dtype.element_ty), mask=mask)
-        if W > H:
-            rest = tl.arange(0, 8)
-            to = (row * ((Q + 2 * K) * W) + head * W + H)[:, None] + rest[None, :]
-            nothing = tl.zeros((ROWS, 8), dx.dtype.element_ty)
-            tl.store(dx + to, nothing, mask=(rows < N)[:, None] & (rest < W - H)[None, :])
+        tl.store(dx + at, first.to(dx.dtype.element_ty), mask=wide)
+        tl.store(dx + at + APART, second.to(dx.dtype.element_ty), mask=wide)
     if SCALED:
         if head < Q + K:
             to = ((r.to(tl.int64) * P + p) * (Q + K) + head) * H + half
-            tl.store(partial + to, d_first, mask=inside)
-            tl.store(partial + to + HALF, d_second, mask=inside)
+            tl.store(partial + to, tl.sum(d_first, 0), mask=inside)
+            tl.store(partial + to + HALF, tl.sum(d_second, 0), mask=inside)
 
 
 def _tile(heads: Heads) -> tuple[int, int]:
-    block = triton.next_power_of_2(heads.dim // 2)
+    block = triton.next_power_of_2(heads.width // 2)
     return max(1, 1024 // block), block
 
 
@@ -203,7 +199,7 @@ def rotate_scale(
     rows, block = _tile(heads)
     out = x_RNC.new_empty(R, N, (Q + K) * W)
     grid = (triton.cdiv(N, rows), Q + K, R)
-    _forward_kernel[grid](
+    _heads_forward[grid](
         x_RNC, stored_RKH, gain_R, cos, sin, out, N, heads.tokens, Q, K, heads.dim, W,
         stored_RKH is not None, rows, block,
     )  # fmt: skip
@@ -230,7 +226,7 @@ def rotate_scale_backward(
     partial = x_RNC.new_empty(R, P, Q + K, H, dtype=torch.float32) if scaled else None
     assert all(g.stride(-1) == 1 for g in grads)
     strides = [stride for g in grads for stride in g.stride()[:3]]
-    _backward_kernel[(P, Q + 2 * K, R)](
+    _heads_backward[(P, Q + 2 * K, R)](
         x_RNC, stored_RKH, gain_R, cos, sin, *grads, *strides, dx, partial, N, heads.tokens, P, Q, K, H, W,
         scaled, rows, block,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nugpt.kernels.fused.tile import inverse_length, row_tile, total, walkers
+from nugpt.kernels.fused.tile import add4, add6, inverse_length, row_tile, total, walkers
 
 
 @triton.jit
@@ -20,32 +20,32 @@ def _effective(stored, gain, r, cols, D: tl.constexpr):
 
 
 @triton.jit
-def _step(h, b, a):
-    """The state after one LERP, with what its gradient needs: Norm(b), 1/‖b‖ and the last 1/‖·‖."""
-    b_inverse = inverse_length(tl.sum(b * b, 1))[:, None]
-    y = b * b_inverse
-    z = h + a[None, :] * (y - h)
-    z_inverse = inverse_length(tl.sum(z * z, 1))[:, None]
-    return z * z_inverse, y, b_inverse, z_inverse
+def _state(hold, pull, b_inverse, bb, hh, hb, yy):
+    """The state after a LERP from its two parts (1 − α)h and αb, with 1/‖·‖, both lengths already known."""
+    inverse = inverse_length(hh + 2.0 * b_inverse * hb + b_inverse * b_inverse * yy)
+    return (hold + pull * b_inverse[:, None]) * inverse[:, None], inverse
 
 
 @triton.jit
-def _forward_kernel(h, b, stored, gain, out, low, N, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _lerp_forward(h, b, stored, gain, out, low, N, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     r = tl.program_id(1)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     mask = (rows < N)[:, None] & (cols < D)[None, :]
     at = (r.to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
-    a = _effective(stored, gain, r, cols, D)
-    h_tile = tl.load(h + at, mask=mask, other=0.0)
+    a = _effective(stored, gain, r, cols, D)[None, :]
+    hold = (1.0 - a) * tl.load(h + at, mask=mask, other=0.0)
     b_tile = tl.load(b + at, mask=mask, other=0.0).to(tl.float32)
-    after, _, _, _ = _step(h_tile, b_tile, a)
+    pull = a * b_tile
+    # Every length follows from four sums, taken together: one meeting of a row's threads instead of two.
+    bb, hh, hb, yy = tl.reduce((b_tile * b_tile, hold * hold, hold * pull, pull * pull), 1, add4)
+    after, _ = _state(hold, pull, inverse_length(bb), bb, hh, hb, yy)
     tl.store(out + at, after, mask=mask)
     tl.store(low + at, after.to(low.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _backward_kernel(
+def _lerp_backward(
     h,
     b0,
     stored0,
@@ -69,29 +69,40 @@ def _backward_kernel(
 ):
     p, r = tl.program_id(0), tl.program_id(1)
     cols = tl.arange(0, BLOCK)
-    a = _effective(stored, gain, r, cols, D)
+    a = _effective(stored, gain, r, cols, D)[None, :]
     if TWICE:
-        a0 = _effective(stored0, gain0, r, cols, D)
-    da = tl.zeros((BLOCK,), tl.float32)
+        a0 = _effective(stored0, gain0, r, cols, D)[None, :]
+    da = tl.zeros((ROWS, BLOCK), tl.float32)
     for tile in range(p, tl.cdiv(N, ROWS), P):
         rows = tile * ROWS + tl.arange(0, ROWS)
         mask = (rows < N)[:, None] & (cols < D)[None, :]
         at = (r.to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
         before = tl.load(h + at, mask=mask, other=0.0)
-        if TWICE:  # the state between the two LERPs of a block is made again rather than kept
-            before, _, _, _ = _step(before, tl.load(b0 + at, mask=mask, other=0.0).to(tl.float32), a0)
-        after, y, b_inverse, z_inverse = _step(before, tl.load(b + at, mask=mask, other=0.0).to(tl.float32), a)
+        b_tile = tl.load(b + at, mask=mask, other=0.0).to(tl.float32)
         g = tl.load(grad_low + at, mask=mask, other=0.0).to(tl.float32)
         if WIDE:
             g += tl.load(grad + at, mask=mask, other=0.0)
-        dz = (g - after * tl.sum(after * g, 1)[:, None]) * z_inverse
-        da += tl.sum(dz * (y - before), 0)
-        dy = a[None, :] * dz
-        tl.store(dh + at, dz - dy, mask=mask)
-        db_tile = (dy - y * tl.sum(y * dy, 1)[:, None]) * b_inverse
-        tl.store(db + at, db_tile.to(db.dtype.element_ty), mask=mask)
+        if TWICE:  # the state between the two LERPs of a block is made again rather than kept
+            b0_tile = tl.load(b0 + at, mask=mask, other=0.0).to(tl.float32)
+            hold, pull = (1.0 - a0) * before, a0 * b0_tile
+            bb, hh, hb, yy = tl.reduce((b0_tile * b0_tile, hold * hold, hold * pull, pull * pull), 1, add4)
+            before, _ = _state(hold, pull, inverse_length(bb), bb, hh, hb, yy)
         tl.store(low + at, before.to(low.dtype.element_ty), mask=mask)
-    tl.store(partial + (r.to(tl.int64) * P + p) * D + cols, da, mask=cols < D)
+        hold, pull = (1.0 - a) * before, a * b_tile
+        bb, hh, hb, yy, hg, yg = tl.reduce(
+            (b_tile * b_tile, hold * hold, hold * pull, pull * pull, hold * g, pull * g), 1, add6
+        )
+        b_inverse = inverse_length(bb)
+        after, inverse = _state(hold, pull, b_inverse, bb, hh, hb, yy)
+        along = inverse * (hg + b_inverse * yg)  # of the gradient and the state
+        dz = (g - after * along[:, None]) * inverse[:, None]
+        y = b_tile * b_inverse[:, None]
+        da += dz * (y - before)
+        dy = a * dz
+        tl.store(dh + at, dz - dy, mask=mask)
+        back = b_inverse * inverse * (yg - along * inverse * (hb + b_inverse * yy))  # of dy and y
+        tl.store(db + at, ((dy - y * back[:, None]) * b_inverse[:, None]).to(db.dtype.element_ty), mask=mask)
+    tl.store(partial + (r.to(tl.int64) * P + p) * D + cols, tl.sum(da, 0), mask=cols < D)
 
 
 def lerp(h_RND: Tensor, b_RND: Tensor, stored_RD: Tensor, gain_R: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,7 +111,7 @@ def lerp(h_RND: Tensor, b_RND: Tensor, stored_RD: Tensor, gain_R: Tensor) -> tup
     rows, block, warps = row_tile(D)
     out, low = torch.empty_like(h_RND), torch.empty_like(b_RND)
     grid = (triton.cdiv(N, rows), R)
-    _forward_kernel[grid](h_RND, b_RND, stored_RD, gain_R, out, low, N, D, rows, block, num_warps=warps)
+    _lerp_forward[grid](h_RND, b_RND, stored_RD, gain_R, out, low, N, D, rows, block, num_warps=warps)
     return out, low
 
 
@@ -120,11 +131,11 @@ def lerp_backward(
     """
     R, N, D = h_RND.shape
     rows, block, warps = row_tile(D)
-    P = walkers(triton.cdiv(N, rows), R, h_RND.device)
+    P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps)
     dh, db, low = torch.empty_like(h_RND), torch.empty_like(b_RND), torch.empty_like(b_RND)
     partial = h_RND.new_empty(R, P, D)
     b0, stored0, gain0 = before if before is not None else (None, None, None)
-    _backward_kernel[(P, R)](
+    _lerp_backward[(P, R)](
         h_RND, b0, stored0, gain0, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, low, partial, N, P, D,
         rows, block, before is not None, grad_RND is not None, num_warps=warps,
     )  # fmt: skip

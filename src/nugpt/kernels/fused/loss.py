@@ -15,12 +15,12 @@ from torch import Tensor
 from nugpt.kernels.fused.product import product, product_into
 from nugpt.kernels.fused.tile import row_tile
 
-CHUNK_LOGITS = 2**30  # numbers held at a time: 2 GiB in bfloat16
+CHUNK_LOGITS = 2**29  # numbers held at a time: 1 GiB in bfloat16
 WHOLE_ROW = 16384  # a vocabulary up to this is read once
 
 
 @triton.jit
-def _softmax_kernel(
+def _softmax_in_place(
     logits, targets, losses, weight, n, N, V, start, GRADIENT: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr
 ):
     row, r = tl.program_id(0), tl.program_id(1)
@@ -34,16 +34,13 @@ def _softmax_kernel(
         highest = tl.max(z, 0)
         summed = tl.sum(tl.exp(z - highest), 0)
     else:
-        top = tl.full((BLOCK,), float("-inf"), tl.float32)
-        sums = tl.zeros((BLOCK,), tl.float32)
+        highest = float("-inf")
+        summed = 0.0
         for first in range(0, V, BLOCK):
             z = tl.load(base + first + cols, mask=first + cols < V, other=float("-inf")).to(tl.float32)
-            higher = tl.maximum(top, z)
-            # A column that has seen nothing yet holds −∞: its sum stays 0 rather than becoming NaN.
-            sums = tl.where(higher == float("-inf"), 0.0, sums * tl.exp(top - higher) + tl.exp(z - higher))
-            top = higher
-        highest = tl.max(top, 0)
-        summed = tl.sum(tl.where(top == float("-inf"), 0.0, sums * tl.exp(top - highest)), 0)
+            higher = tl.maximum(highest, tl.max(z, 0))
+            summed = summed * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher), 0)
+            highest = higher
     lse = highest + tl.log(summed)
     tl.store(losses + place, lse - at_target)
     if GRADIENT:
@@ -59,7 +56,7 @@ def _softmax_kernel(
 
 
 @triton.jit
-def _scale_kernel(weight, stored, gain, out, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _scale_rows(weight, stored, gain, out, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     r = tl.program_id(1)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
@@ -71,7 +68,7 @@ def _scale_kernel(weight, stored, gain, out, V, D: tl.constexpr, ROWS: tl.conste
 
 
 @triton.jit
-def _unscale_kernel(weight, stored, gain, grad, d_stored, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _unscale_rows(weight, stored, gain, grad, d_stored, V, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     r = tl.program_id(1)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
@@ -91,7 +88,7 @@ def scaled(weight_RVD: Tensor, stored_RV: Tensor, gain_R: Tensor, dtype: torch.d
     R, V, D = weight_RVD.shape
     rows, block, warps = row_tile(D)
     out = weight_RVD.new_empty(R, V, D, dtype=dtype)
-    _scale_kernel[(triton.cdiv(V, rows), R)](weight_RVD, stored_RV, gain_R, out, V, D, rows, block, num_warps=warps)
+    _scale_rows[(triton.cdiv(V, rows), R)](weight_RVD, stored_RV, gain_R, out, V, D, rows, block, num_warps=warps)
     return out
 
 
@@ -100,7 +97,7 @@ def unscale_(grad_RVD: Tensor, weight_RVD: Tensor, stored_RV: Tensor, gain_R: Te
     R, V, D = weight_RVD.shape
     rows, block, warps = row_tile(D)
     d_stored = grad_RVD.new_empty(R, V)
-    _unscale_kernel[(triton.cdiv(V, rows), R)](
+    _unscale_rows[(triton.cdiv(V, rows), R)](
         weight_RVD, stored_RV, gain_R, grad_RVD, d_stored, V, D, rows, block, num_warps=warps
     )
     return grad_RVD, d_stored
@@ -112,7 +109,7 @@ def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: 
     whole = V <= WHOLE_ROW
     block = triton.next_power_of_2(V) if whole else 4096
     warps = max(4, min(16, block // 512))
-    _softmax_kernel[(n, R)](
+    _softmax_in_place[(n, R)](
         logits_RnV, targets_RN, losses_RN, weight or 0.0, n, targets_RN.shape[1], V, start, weight is not None, whole,
         block, num_warps=warps,
     )  # fmt: skip
@@ -151,4 +148,5 @@ def token_losses_and_gradients(
         _softmax_(logits, targets_RN, losses, start, weight)
         dh[:, start : start + size] = product(logits, weight_RVD)
         product_into(dweight, logits.mT, part, add=start > 0)
+        del logits  # before the next chunk's are made
     return losses, dh, dweight

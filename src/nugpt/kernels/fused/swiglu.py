@@ -28,7 +28,7 @@ def _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M: tl.const
 
 
 @triton.jit
-def _forward_kernel(
+def _swiglu_forward(
     x,
     stored_u,
     gain_u,
@@ -56,7 +56,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _swiglu_backward(
     x,
     stored_u,
     gain_u,
@@ -78,7 +78,8 @@ def _backward_kernel(
     p, r = tl.program_id(1), tl.program_id(2)
     cols = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     s_u, s_nu = _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M, SCALED)
-    sum_u, sum_nu = tl.zeros((TILE_COLUMNS,), tl.float32), tl.zeros((TILE_COLUMNS,), tl.float32)
+    sum_u = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
+    sum_nu = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     for tile in range(p, tl.cdiv(N, TILE_ROWS), P):
         rows = tile * TILE_ROWS + tl.arange(0, TILE_ROWS)
         mask = (rows < N)[:, None] & (cols < M)[None, :]
@@ -94,15 +95,15 @@ def _backward_kernel(
         du = g * silu
         dnu = g * u * (gate + silu * (1.0 - gate))
         if SCALED:
-            sum_u += tl.sum(du * raw_u, 0)
-            sum_nu += tl.sum(dnu * raw_nu, 0)
+            sum_u += du * raw_u
+            sum_nu += dnu * raw_nu
         tl.store(dx + at, (du * s_u).to(dx.dtype.element_ty), mask=mask)
         tl.store(dx + at + M, (dnu * s_nu).to(dx.dtype.element_ty), mask=mask)
         tl.store(again + to, (silu * u).to(again.dtype.element_ty), mask=mask)
     if SCALED:
         to = (r.to(tl.int64) * P + p) * M + cols
-        tl.store(partial_u + to, sum_u, mask=cols < M)
-        tl.store(partial_nu + to, sum_nu * constant, mask=cols < M)
+        tl.store(partial_u + to, tl.sum(sum_u, 0), mask=cols < M)
+        tl.store(partial_nu + to, tl.sum(sum_nu, 0) * constant, mask=cols < M)
 
 
 Scales = tuple[Tensor, Tensor, Tensor, Tensor]  # stored and gain of s_u, stored and gain of s_ν
@@ -114,7 +115,7 @@ def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:
     out = x_RNM2.new_empty(R, N, M)
     grid = (triton.cdiv(M, COLUMNS), triton.cdiv(N, ROWS), R)
     given = scales or (None, None, None, None)
-    _forward_kernel[grid](x_RNM2, *given, constant, out, N, M, scales is not None, ROWS, COLUMNS)
+    _swiglu_forward[grid](x_RNM2, *given, constant, out, N, M, scales is not None, ROWS, COLUMNS)
     return out
 
 
@@ -128,7 +129,7 @@ def swiglu_backward(
     dx, again = torch.empty_like(x_RNM2), torch.empty_like(grad_RNM)
     partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
     given = scales or (None, None, None, None)
-    _backward_kernel[(columns, P, R)](
+    _swiglu_backward[(columns, P, R)](
         x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, ROWS, COLUMNS
     )
     if scales is None or partial[0] is None or partial[1] is None:

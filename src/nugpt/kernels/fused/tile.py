@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 2048  # numbers a program holds of each operand at a time
-WAVES = 4  # programs per multiprocessor of kernels that walk over rows
+WARPS = 64  # that a multiprocessor holds at most
 
 
 def row_tile(width: int) -> tuple[int, int, int]:
@@ -20,13 +20,14 @@ def row_tile(width: int) -> tuple[int, int, int]:
     return rows, block, max(4, min(16, rows * block // 256))
 
 
-def walkers(tiles: int, replicas: int, device: torch.device) -> int:
-    """How many programs per replica share the tiles, so that all replicas fill the chip a few times."""
-    return max(1, min(tiles, WAVES * _multiprocessors(device) // replicas))
+def walkers(tiles: int, replicas: int, device: torch.device, warps: int = 4) -> int:
+    """How many programs per replica share the tiles, so that all replicas together fill the chip."""
+    return max(1, min(tiles, -(-WARPS // warps * multiprocessors(device) // replicas)))
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
+    """The GPU's multiprocessors."""
     # Without a GPU the kernels are interpreted: two programs show what many would.
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
@@ -38,7 +39,19 @@ def inverse_length(squares):
 
 
 @triton.jit
-def _sum_kernel(partial, stored, gain, out, P, W, ABSOLUTE: tl.constexpr, GAIN: tl.constexpr, BLOCK: tl.constexpr):
+def add4(a0, a1, a2, a3, b0, b1, b2, b3):
+    """Four sums at once, for `tl.reduce`."""
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def add6(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
+    """Six sums at once, for `tl.reduce`."""
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5
+
+
+@triton.jit
+def _total_kernel(partial, stored, gain, out, P, W, ABSOLUTE: tl.constexpr, GAIN: tl.constexpr, BLOCK: tl.constexpr):
     r = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     rows = tl.arange(0, 32)
@@ -62,5 +75,5 @@ def total(partial_RPW: Tensor, stored: Tensor | None, gain_R: Tensor | None, abs
     R, P, W = partial_RPW.shape
     out = partial_RPW.new_empty(R, W)
     grid = (triton.cdiv(W, 64), R)
-    _sum_kernel[grid](partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, 64)
+    _total_kernel[grid](partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, 64)
     return out
