@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "transfer-test": ("nugpt.cli.recommend", "TransferTest", "a gate: does the best learning rate hold over sizes?"),
     "report": ("nugpt.cli.report", "Report", "figures, and one offline page whose every number leads back to its run"),
     "generate": ("nugpt.cli.generate", "Generate", "text from a trained model"),
+    "bench": ("nugpt.cli.bench", "Bench", "speed of training steps, kernels and data on this machine"),
     "bench data": ("nugpt.cli.data", "BenchData", "tokens per second of preparing and of loading data"),
     "quickstart": (
         "nugpt.cli.quickstart",

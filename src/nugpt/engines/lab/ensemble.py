@@ -91,12 +91,12 @@ class Ensemble:
         self.resolved = resolved
         per_replica = [gains(self.model, r, device) for r in resolved]
         self.gains = self.model.gains_type(*(torch.stack(g) for g in zip(*per_replica, strict=True)))
+
+        def setting(role: str, key: str) -> Tensor:
+            return torch.tensor([getattr(r.rows[role], key) for r in resolved], device=device)
+
         self.settings = {
-            role: tuple(
-                torch.tensor([getattr(r.rows[role], key) for r in resolved], device=device)
-                for key in ("lr", "eps", "weight_decay")
-            )
-            for role in spec.table.rows
+            role: (setting(role, "lr"), setting(role, "eps"), setting(role, "weight_decay")) for role in spec.table.rows
         }
         self.fused: FusedStep | None = None
         if kernels == "fused":
@@ -182,7 +182,7 @@ class Ensemble:
     def train_step(self, state: State, tokens_RBT: Tensor, targets_RBT: Tensor, multiplier: float, micro: int) -> None:
         """One optimizer step of every living replica on its batch, in place."""
         if self.fused is not None:
-            self.fused.train_step(state, tokens_RBT, targets_RBT, multiplier, micro)
+            self.fused.train_step(state, tokens_RBT, targets_RBT, multiplier, micro, self.judge_)
             return
         losses, grads = self._gradients(state.params, tokens_RBT, targets_RBT, micro)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A training step of stacked replicas by fused kernels, forward and backward written out, and captured as one CUDA graph.
+"""Losses and gradients of stacked replicas by fused kernels, forward and backward written out, and the update.
 
 Shapes: R replicas, N = B·T tokens, D d_model, M d_MLP, V vocabulary. The equations are those of `core/transformer.py`
 and `core/baseline.py`; what the backward pass can make again cheaply is not kept.
@@ -54,21 +54,26 @@ class Gradients:
 class Program:
     """Losses and gradients of R replicas of one shape; what architectures share."""
 
-    def __init__(self, config: ModelConfig, gains: Any, replicas: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, gains: Any, replicas: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.config, self.gains, self.dtype, self.device = config, gains, dtype, device
         self.heads = Heads(config.n_heads, config.n_kv_heads, config.head_dim, config.seq_len)
         angles = rope_angles(
             torch.arange(config.seq_len, device=device), config.head_dim, config.rope_theta, torch.float32
         )
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.cos, self.sin = self.heads.turns(angles)
         R, D, M, W, H = replicas, config.d_model, config.d_mlp, self.heads.width, config.head_dim
-        zeros = {"dtype": dtype, "device": device}
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(R, *shape, dtype=dtype, device=device)
+
         self.copies = [
             Copies(
-                torch.zeros(R, self.heads.columns, D, **zeros),
-                torch.zeros(R, D, config.n_heads * W, **zeros),
-                torch.zeros(R, 2 * M, D, **zeros),
-                torch.zeros(R, D, M, **zeros),
+                zeros(self.heads.columns, D),
+                zeros(D, config.n_heads * W),
+                zeros(2 * M, D),
+                zeros(D, M),
             )
             for _ in range(config.n_layers)
         ]
@@ -251,9 +256,7 @@ class Normalized(Program):
             assert d_scales is not None
             grads.of[f"{block}mlp.s_u.stored"], grads.of[f"{block}mlp.s_nu.stored"] = d_scales
             del x
-            d_h, d_branch, grads.of[f"{block}alpha_A.stored"], low = lerp_backward(
-                d_mid, d_low, h, branch_A, *alpha_A
-            )
+            d_h, d_branch, grads.of[f"{block}alpha_A.stored"], low = lerp_backward(d_mid, d_low, h, branch_A, *alpha_A)
             del h, branch_A, d_mid
             d_low, d_s_qk = self._attend_backward(d_branch, low, attended, i, *self._s_qk(params, i), grads)
             assert d_s_qk is not None

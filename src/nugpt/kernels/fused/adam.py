@@ -21,7 +21,7 @@ ROWS, COLUMNS = 128, 8  # a program's tile of columns: narrow, so that a small m
 
 @dataclass(frozen=True)
 class Place:
-    """Where a matrix lies inside a stacked copy: from its first row on, heads of `dim` rows or columns `width` apart."""
+    """Where a matrix lies inside a stacked copy: from its first row on, `dim` rows or columns every `width`."""
 
     first_row: int = 0
     dim: int = 1
@@ -199,10 +199,23 @@ def update_(
     place = place or Place()
     common = (course.alive_R, course.clip_R, course.scalars, *settings, *course.betas)
     if place.columns:
-        assert copy is not None and axis in (0, None)
+        assert copy is not None
+        assert axis in (0, None)
         R, rows, columns = parameter.shape
         _adam_columns[(triton.cdiv(columns, COLUMNS), R)](
-            parameter, grad, first, second, copy, *common, rows, columns, place.dim, place.width, axis == 0, ROWS, COLUMNS
+            parameter,
+            grad,
+            first,
+            second,
+            copy,
+            *common,
+            rows,
+            columns,
+            place.dim,
+            place.width,
+            axis == 0,
+            ROWS,
+            COLUMNS,
         )
         return
     assert axis in (1, None)
@@ -210,7 +223,7 @@ def update_(
         width = _divisor(parameter[0].numel())
         shape = (parameter.shape[0], parameter[0].numel() // width, width)
     else:
-        shape = parameter.shape
+        shape = (parameter.shape[0], parameter.shape[1], parameter.shape[2])
     tile, block, warps = row_tile(shape[2])
     _adam_rows[(triton.cdiv(shape[1], tile), shape[0])](
         parameter, grad, first, second, copy, *common, shape[1], grad.stride(0),

@@ -12,10 +12,23 @@ from torch import Tensor
 
 from nugpt.kernels.fused.tile import row_tile, total, walkers
 
+STAGES = 3  # tiles whose loads are under way while one is worked on
+
 
 @triton.jit
 def _add_norm_forward(
-    h, b, residual, weight, out, low, N, eps, D: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    h,
+    b,
+    residual,
+    weight,
+    out,
+    low,
+    N,
+    eps,
+    D: tl.constexpr,
+    ADD: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     r = tl.program_id(1)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -49,12 +62,13 @@ def _add_norm_backward(
     WIDE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     p, r = tl.program_id(0), tl.program_id(1)
     cols = tl.arange(0, BLOCK)
     w = tl.load(weight + r * D + cols, mask=cols < D, other=0.0)[None, :]
     dw = tl.zeros((ROWS, BLOCK), tl.float32)
-    for tile in range(p, tl.cdiv(N, ROWS), P):
+    for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
         rows = tile * ROWS + tl.arange(0, ROWS)
         mask = (rows < N)[:, None] & (cols < D)[None, :]
         at = (r.to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
@@ -100,12 +114,12 @@ def add_norm_backward(
     """Gradients for h (which is out's), b and the weight."""
     R, N, D = out_RND.shape
     rows, block, warps = row_tile(D)
-    P = walkers(triton.cdiv(N, rows), R, out_RND.device, warps)
+    P = walkers(triton.cdiv(N, rows), R, out_RND.device, warps, resident=32)
     dh = torch.empty_like(out_RND)
     db = torch.empty_like(grad_low_RND) if added else None
     partial = out_RND.new_empty(R, P, D)
     _add_norm_backward[(P, R)](
         out_RND, residual_R, weight_RD, grad_RND, grad_low_RND, dh, db, partial, N, P, eps, D,
-        added, grad_RND is not None, rows, block, num_warps=warps,
+        added, grad_RND is not None, rows, block, STAGES, num_warps=warps,
     )  # fmt: skip
     return dh, db, total(partial, None, None)

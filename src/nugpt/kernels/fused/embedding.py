@@ -29,7 +29,17 @@ def _embedding_gather(weight, tokens, out, low, N, V, D: tl.constexpr, ROWS: tl.
 
 @triton.jit
 def _embedding_scatter(
-    order, starts, grad, grad_low, out, N, V, D: tl.constexpr, LOW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    order,
+    starts,
+    grad,
+    grad_low,
+    out,
+    N,
+    V,
+    D: tl.constexpr,
+    LOW: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     token, r = tl.program_id(0), tl.program_id(1)
     cols = tl.arange(0, BLOCK)
@@ -69,6 +79,6 @@ def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, tokens_RN: Ten
     _embedding_scatter[(vocabulary, R)](
         order_RN, starts_RV, grad_RND, grad_low_RND, out, N, vocabulary, D,
         grad_low_RND is not None, rows, block,
-        num_warps=8 if rows * block > 4096 else 4,
+        num_warps=max(1, min(8, rows * block // 1024)),
     )  # fmt: skip
     return out

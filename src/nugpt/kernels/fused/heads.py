@@ -1,7 +1,7 @@
 """Rotation, Norm and s_qk of queries and keys in one pass over what the q-k-v product gave, equations (6) and (7).
 
-Shapes: R replicas, N = B·T tokens, Q query heads, K key-value heads, H head dimension, W its width in memory (a multiple
-of 8, the rest zeros), P programs. The product's columns are the Q query heads, the K key heads, the K value heads. In
+Shapes: R replicas, N = B·T tokens, Q query heads, K key-value heads, H head dimension, W its width in memory (a
+multiple of 8, the rest zeros), P programs. The product's columns are the Q query heads, the K key heads, the K value heads. In
 queries and keys each half of a head is padded, so that both halves of the pairs that a rotation turns lie aligned; in
 values the whole head is.
 Without `stored` the heads are only rotated (the plain transformer).
@@ -15,8 +15,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from nugpt.kernels.fused.tile import inverse_length, walkers
+
+STAGES = 1  # tiles whose loads are under way while one is worked on
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class Heads:
     def columns(self) -> int:
         """Numbers in a row of the product."""
         return (self.queries + 2 * self.keys) * self.width
+
+    def turns(self, angles_TI: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of each position's angles, in rows as long as half a head is wide."""
+        padded = functional.pad(angles_TI, (0, self.width // 2 - angles_TI.shape[1]))
+        return padded.cos(), padded.sin()
 
     def split(self, x_RNC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values as (R·B, T, heads, W) views of a product's rows."""
@@ -82,7 +90,7 @@ def _heads_forward(
     APART: tl.constexpr = W // 2
     inside = half < HALF
     mask = (rows < N)[:, None] & inside[None, :]
-    angle = (rows % T)[:, None] * HALF + half[None, :]
+    angle = (rows % T)[:, None] * APART + half[None, :]
     c, s = tl.load(cos + angle, mask=mask, other=0.0), tl.load(sin + angle, mask=mask, other=0.0)
     row = r.to(tl.int64) * N + rows
     at = (row * ((Q + 2 * K) * W) + head * W)[:, None] + half[None, :]
@@ -133,6 +141,7 @@ def _heads_backward(
     SCALED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     p, head, r = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     half = tl.arange(0, BLOCK)
@@ -140,7 +149,7 @@ def _heads_backward(
     APART: tl.constexpr = W // 2
     inside = half < HALF
     d_first, d_second = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
-    for tile in range(p, tl.cdiv(N, ROWS), P):
+    for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
         rows = tile * ROWS + tl.arange(0, ROWS)
         mask = (rows < N)[:, None] & inside[None, :]
         wide = (rows < N)[:, None] & (half < APART)[None, :]
@@ -156,7 +165,7 @@ def _heads_backward(
             first, second = _pair(dv, came, half, wide, APART)
         at = (row * ((Q + 2 * K) * W) + head * W)[:, None] + half[None, :]
         if head < Q + K:
-            angle = (rows % T)[:, None] * HALF + half[None, :]
+            angle = (rows % T)[:, None] * APART + half[None, :]
             c, s = tl.load(cos + angle, mask=mask, other=0.0), tl.load(sin + angle, mask=mask, other=0.0)
             if SCALED:
                 group = tl.where(head < Q, head // (Q // K), head - Q)
@@ -178,7 +187,7 @@ def _heads_backward(
             first, second = _turned(first, second, c, -s)  # a rotation's transpose turns back
         tl.store(dx + at, first.to(dx.dtype.element_ty), mask=wide)
         tl.store(dx + at + APART, second.to(dx.dtype.element_ty), mask=wide)
-    if SCALED:
+    if SCALED:  # noqa: SIM102 - known when compiled, the other is not
         if head < Q + K:
             to = ((r.to(tl.int64) * P + p) * (Q + K) + head) * H + half
             tl.store(partial + to, tl.sum(d_first, 0), mask=inside)
@@ -228,7 +237,7 @@ def rotate_scale_backward(
     strides = [stride for g in grads for stride in g.stride()[:3]]
     _heads_backward[(P, Q + 2 * K, R)](
         x_RNC, stored_RKH, gain_R, cos, sin, *grads, *strides, dx, partial, N, heads.tokens, P, Q, K, H, W,
-        scaled, rows, block,
+        scaled, rows, block, STAGES,
     )  # fmt: skip
     if partial is None or gain_R is None:
         return dx, None

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from nugpt.kernels.fused.tile import add4, add6, inverse_length, row_tile, total, walkers
 
+STAGES = 3  # tiles whose loads are under way while one is worked on
+
 
 @triton.jit
 def _effective(stored, gain, r, cols, D: tl.constexpr):
@@ -66,6 +68,7 @@ def _lerp_backward(
     BLOCK: tl.constexpr,
     TWICE: tl.constexpr,
     WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     p, r = tl.program_id(0), tl.program_id(1)
     cols = tl.arange(0, BLOCK)
@@ -73,7 +76,7 @@ def _lerp_backward(
     if TWICE:
         a0 = _effective(stored0, gain0, r, cols, D)[None, :]
     da = tl.zeros((ROWS, BLOCK), tl.float32)
-    for tile in range(p, tl.cdiv(N, ROWS), P):
+    for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
         rows = tile * ROWS + tl.arange(0, ROWS)
         mask = (rows < N)[:, None] & (cols < D)[None, :]
         at = (r.to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
@@ -131,12 +134,12 @@ def lerp_backward(
     """
     R, N, D = h_RND.shape
     rows, block, warps = row_tile(D)
-    P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps)
+    P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps, resident=32)
     dh, db, low = torch.empty_like(h_RND), torch.empty_like(b_RND), torch.empty_like(b_RND)
     partial = h_RND.new_empty(R, P, D)
     b0, stored0, gain0 = before if before is not None else (None, None, None)
     _lerp_backward[(P, R)](
         h_RND, b0, stored0, gain0, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, low, partial, N, P, D,
-        rows, block, before is not None, grad_RND is not None, num_warps=warps,
+        rows, block, before is not None, grad_RND is not None, STAGES, num_warps=warps,
     )  # fmt: skip
     return dh, db, total(partial, stored_RD, gain_R, absolute=True), low

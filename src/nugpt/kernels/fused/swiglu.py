@@ -14,6 +14,8 @@ from nugpt.kernels.fused.tile import total, walkers
 
 ROWS, COLUMNS = 16, 128
 
+STAGES = 3  # tiles whose loads are under way while one is worked on
+
 
 @triton.jit
 def _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M: tl.constexpr, SCALED: tl.constexpr):
@@ -74,13 +76,14 @@ def _swiglu_backward(
     SCALED: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     p, r = tl.program_id(1), tl.program_id(2)
     cols = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     s_u, s_nu = _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M, SCALED)
     sum_u = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     sum_nu = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
-    for tile in range(p, tl.cdiv(N, TILE_ROWS), P):
+    for tile in tl.range(p, tl.cdiv(N, TILE_ROWS), P, num_stages=STAGES):
         rows = tile * TILE_ROWS + tl.arange(0, TILE_ROWS)
         mask = (rows < N)[:, None] & (cols < M)[None, :]
         row = r.to(tl.int64) * N + rows
@@ -130,8 +133,9 @@ def swiglu_backward(
     partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
     given = scales or (None, None, None, None)
     _swiglu_backward[(columns, P, R)](
-        x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, ROWS, COLUMNS
-    )
+        x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, ROWS, COLUMNS,
+        STAGES,
+    )  # fmt: skip
     if scales is None or partial[0] is None or partial[1] is None:
         return dx, again, None
     return dx, again, (total(partial[0], None, scales[1]), total(partial[1], None, scales[3]))

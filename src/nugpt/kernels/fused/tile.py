@@ -10,19 +10,19 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 2048  # numbers a program holds of each operand at a time
-WARPS = 64  # that a multiprocessor holds at most
+WARPS = 64  # that a multiprocessor holds at most; fewer where each keeps several tiles under way
 
 
 def row_tile(width: int) -> tuple[int, int, int]:
     """Rows and columns of a tile that holds whole rows of this width, and the warps that work on it."""
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
-    return rows, block, max(4, min(16, rows * block // 256))
+    return rows, block, max(4, min(16, rows * block // 512))
 
 
-def walkers(tiles: int, replicas: int, device: torch.device, warps: int = 4) -> int:
+def walkers(tiles: int, replicas: int, device: torch.device, warps: int = 4, resident: int = WARPS) -> int:
     """How many programs per replica share the tiles, so that all replicas together fill the chip."""
-    return max(1, min(tiles, -(-WARPS // warps * multiprocessors(device) // replicas)))
+    return max(1, min(tiles, -(-(resident // warps) * multiprocessors(device) // replicas)))
 
 
 @cache
@@ -54,9 +54,9 @@ def add6(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
 def _total_kernel(partial, stored, gain, out, P, W, ABSOLUTE: tl.constexpr, GAIN: tl.constexpr, BLOCK: tl.constexpr):
     r = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    rows = tl.arange(0, 32)
-    total = tl.zeros((32, BLOCK), tl.float32)
-    for start in range(0, P, 32):
+    rows = tl.arange(0, 128)
+    total = tl.zeros((128, BLOCK), tl.float32)
+    for start in range(0, P, 128):
         at = (r.to(tl.int64) * P + start + rows)[:, None] * W + cols[None, :]
         total += tl.load(partial + at, mask=(start + rows < P)[:, None] & (cols < W)[None, :], other=0.0)
     result = tl.sum(total, 0)
@@ -74,6 +74,6 @@ def total(partial_RPW: Tensor, stored: Tensor | None, gain_R: Tensor | None, abs
     """Σ over programs, and what it means for the stored vector behind x = gain·stored or x = |gain·stored|."""
     R, P, W = partial_RPW.shape
     out = partial_RPW.new_empty(R, W)
-    grid = (triton.cdiv(W, 64), R)
-    _total_kernel[grid](partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, 64)
+    grid = (triton.cdiv(W, 16), R)
+    _total_kernel[grid](partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, 16)
     return out

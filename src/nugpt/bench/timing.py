@@ -1,0 +1,82 @@
+"""Time on the device itself: events around the work, the median and the spread of several runs."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import nugpt
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds: the median, the shortest and the longest of `runs`."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+
+def timed(work: Callable[[], object], device: torch.device, runs: int = 10, warm_up: int = 3) -> Timing:
+    """How long `work` takes, after runs that do not count."""
+    for _ in range(warm_up):
+        work()
+    taken = []
+    for _ in range(runs):
+        if device.type == "cuda":
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            work()
+            end.record()
+            end.synchronize()
+            taken.append(begin.elapsed_time(end))
+        else:
+            begun = time.perf_counter()
+            work()
+            taken.append(1e3 * (time.perf_counter() - begun))
+    taken.sort()
+    middle = len(taken) // 2
+    median = taken[middle] if len(taken) % 2 else (taken[middle - 1] + taken[middle]) / 2
+    return Timing(median, taken[0], taken[-1], runs)
+
+
+def ceilings(device: torch.device) -> dict[str, float]:
+    """What the device reaches at best: TFLOP/s of a large bfloat16 product, TB/s of a large copy (read and write)."""
+    n, numbers = (8192, 2**29) if device.type == "cuda" else (1024, 2**24)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    generator = torch.Generator(device).manual_seed(0)
+    # Random operands: on zeros a chip draws less power and runs faster than it ever will on data.
+    a, b = (torch.randn(n, n, generator=generator, device=device, dtype=dtype) for _ in range(2))
+    product = timed(lambda: a @ b, device)
+    source, target = (torch.randn(numbers, generator=generator, device=device) for _ in range(2))
+    copy = timed(lambda: target.copy_(source), device)
+    return {
+        "product_tflops": 2 * n**3 / product.median / 1e9,
+        "copy_tbps": 2 * 4 * numbers / copy.median / 1e9,
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What the figures were taken with."""
+    cuda = device.type == "cuda"
+    try:
+        import triton
+
+        triton_version = triton.__version__
+    except ImportError:
+        triton_version = None
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else (platform.processor() or platform.machine()),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if cuda else None,
+        "triton": triton_version,
+        "python": platform.python_version(),
+        "nugpt": nugpt.__version__,
+        "threads": None if cuda else torch.get_num_threads(),
+    }

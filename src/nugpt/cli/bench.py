@@ -1,0 +1,140 @@
+"""`nugpt bench`: what this machine reaches, in one run."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from nugpt.cli.show import print_json, print_table
+
+Section = Literal["paper", "lab", "kernels", "data"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure training steps, fused kernels and data, each against the ceiling or the twin measured in the same run."""
+
+    sections: Annotated[tuple[Section, ...], tyro.conf.Positional] = ("paper", "lab", "kernels", "data")
+    """paper (large shapes), lab (sweep shapes), kernels (each against its plain twin), data."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    kernels: str = "auto"
+    """auto, plain or fused."""
+    runs: int = 10
+    """Timed steps per shape."""
+    out: str | None = None
+    """Also write the figures to this file, which must not exist."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Measure, print, and write what was asked for."""
+        from nugpt.bench.timing import ceilings, environment
+        from nugpt.engines.lab.options import Options
+
+        if self.runs < 1:
+            raise ValueError(f"runs is {self.runs}, but must be a whole number of at least 1")
+        if self.out is not None and Path(self.out).exists():
+            raise FileExistsError(f"{self.out} exists: name a new file")
+        options = Options(device=self.device, kernels=self.kernels)
+        device = options.torch_device()
+        result: dict[str, Any] = {"environment": environment(device), "ceilings": ceilings(device)}
+        if not self.json:
+            print(", ".join(f"{name} {value}" for name, value in result["environment"].items() if value is not None))
+            found = result["ceilings"]
+            print(f"ceilings: product {found['product_tflops']:.3g} TFLOP/s, copy {found['copy_tbps']:.3g} TB/s")
+        for section in dict.fromkeys(self.sections):
+            result[section] = self._measure(section, device, options, result["ceilings"])
+            if not self.json:
+                _show(section, result[section], result["ceilings"])
+        if self.out is not None:
+            Path(self.out).write_text(json_format.dumps(result, indent=1) + "\n")
+        if self.json:
+            print_json(result)
+        return 0
+
+    def _measure(self, section: str, device: Any, options: Any, best: dict[str, float]) -> Any:
+        from nugpt.bench.data import bench_data
+        from nugpt.bench.kernels import bench_kernels
+        from nugpt.bench.steps import bench_pair, host_shapes, lab_shapes, paper_shapes
+
+        if section == "data":
+            return bench_data()
+        if section == "kernels":
+            if device.type != "cuda":
+                return {"not_run": "there is no CUDA device: the plain functions are all there is"}
+            return bench_kernels(device, best["copy_tbps"], self.runs)
+        shapes = {"paper": paper_shapes, "lab": lab_shapes}[section] if device.type == "cuda" else host_shapes
+        pairs = list(zip(shapes("normalized"), shapes("prenorm"), strict=True))
+        rows = bench_pair(pairs, device, replace(options), self.runs)
+        for row in rows:
+            row["share_of_ceiling"] = row["tflops"] / best["product_tflops"]
+        return rows
+
+
+def _show(section: str, rows: Any, best: dict[str, float]) -> None:
+    print()
+    if isinstance(rows, dict) and "not_run" in rows:
+        print(f"{section}: {rows['not_run']}")
+    elif section == "data":
+        lines = [["load", f"{rows['load']['tokens_per_second']:,.0f}"]]
+        if "prepare" in rows:
+            lines.insert(0, ["prepare", f"{rows['prepare']['tokens_per_second']:,.0f}"])
+        print_table([section, "tokens/s"], lines, right=[1])
+    elif section == "kernels":
+        columns = [section, "shape", "ms", "spread", "plain ms", "times faster", "GB", "TB/s", "of copy"]
+        lines = [
+            [
+                r["kernel"],
+                r["shape"],
+                f"{r['ms']['median']:.3f}",
+                _spread(r["ms"]),
+                f"{r['plain_ms']['median']:.3f}",
+                f"{r['times_faster']:.1f}",
+                f"{r['bytes'] / 1e9:.2f}",
+                f"{r['tbps']:.2f}",
+                f"{r['share_of_copy']:.0%}",
+            ]
+            for r in rows
+        ]
+        print_table(columns, lines, right=list(range(2, 9)))
+    else:
+        columns = [
+            section,
+            "model",
+            "ms",
+            "spread",
+            "ms/replica",
+            "tokens/ms",
+            "TFLOP/s",
+            "of product",
+            "GiB",
+            "first s",
+        ]
+        lines = [
+            [
+                r["shape"],
+                {"normalized": "νGPT", "prenorm": "plain"}[r["architecture"]],
+                f"{r['ms']['median']:.2f}",
+                _spread(r["ms"]),
+                f"{r['ms_per_replica']:.3f}",
+                f"{r['tokens_per_ms']:.1f}",
+                f"{r['tflops']:.3g}",
+                f"{r['share_of_ceiling']:.0%}",
+                "–" if r["peak_bytes"] is None else f"{r['peak_bytes'] / 2**30:.1f}",
+                f"{r['first_step_s']:.1f}",
+            ]
+            for r in rows
+        ]
+        print_table(columns, lines, right=list(range(2, 10)))
+        for r in rows:
+            if "against_plain" in r:
+                print(f"{r['shape']}: νGPT runs at {r['against_plain']:.3f} of the plain transformer's speed")
+
+
+def _spread(ms: dict[str, float]) -> str:
+    return f"{ms['low']:.2f}–{ms['high']:.2f}"
