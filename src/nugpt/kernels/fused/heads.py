@@ -1,10 +1,9 @@
 """Rotation, Norm and s_qk of queries and keys in one pass over what the q-k-v product gave, equations (6) and (7).
 
 Shapes: R replicas, N = B·T tokens, Q query heads, K key-value heads, H head dimension, W its width in memory (a
-multiple of 8, the rest zeros), P programs. The product's columns are the Q query heads, the K key heads, the K value heads. In
-queries and keys each half of a head is padded, so that both halves of the pairs that a rotation turns lie aligned; in
-values the whole head is.
-Without `stored` the heads are only rotated (the plain transformer).
+multiple of 8, the rest zeros), P programs. The product's columns are the Q query heads, the K key heads, the K value
+heads. In queries and keys each half of a head is padded, so that both halves of the pairs that a rotation turns lie
+aligned; in values the whole head is. Without `stored` the heads are only rotated (the plain transformer).
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""Training by fused kernels against training by the definitions: the same steps, shapes and replicas."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from nugpt.engines.lab.ensemble import Ensemble, State
+from nugpt.spec import load_table
+from nugpt.spec.model import ModelConfig
+from nugpt.spec.resolve import Base, Extent
+from nugpt.spec.run import RunSpec
+
+pytestmark = [pytest.mark.triton]
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
+
+TABLES = {"normalized": "nugpt", "prenorm": "prenorm-completep"}
+SHAPES = {
+    "padded heads": ModelConfig(2, 2, 12, 50, 16, d_mlp=40),
+    "groups of queries": ModelConfig(2, 4, 6, 60, 16, n_kv_heads=2, d_mlp=40),
+    "plain": ModelConfig(2, 4, 6, 60, 16, n_kv_heads=2, d_mlp=40, architecture="prenorm"),
+}
+
+
+def specs_of(model: ModelConfig, batch: int, precision: str = "float32", clip: float | None = None) -> list[RunSpec]:
+    base, table = Base.of(Extent.of(model, 10, batch)), load_table(TABLES[model.architecture])
+    rates = ((2**-7, 0), (2**-6, 1), (2**-5, 0))
+    return [
+        RunSpec(model, table, base, lr, 10, batch, "0" * 16, precision=precision, seed=seed, grad_clip=clip)
+        for lr, seed in rates
+    ]
+
+
+def batches(model: ModelConfig, batch: int, steps: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (3, batch, model.seq_len)
+    pairs = [[torch.randint(model.vocab_size, shape, generator=generator) for _ in range(2)] for _ in range(steps)]
+    return [(x.to(DEVICE), y.to(DEVICE)) for x, y in pairs]
+
+
+def train(specs: list[RunSpec], kernels: str, steps: int, micro: int) -> tuple[Ensemble, State, list[Tensor]]:
+    ensemble = Ensemble(specs, DEVICE, "plain", "plain", False, kernels)
+    state = ensemble.initial_state()
+    losses = []
+    for tokens, targets in batches(specs[0].model, specs[0].batch, steps):
+        ensemble.train_step(state, tokens, targets, 0.7, micro)
+        losses.append(state.loss_sum.clone())
+    return ensemble, state, losses
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("micro", [3, 2], ids=["whole batch", "in pieces"])
+def test_fused_steps_equal_plain_steps(shape: str, micro: int) -> None:
+    model = SHAPES[shape]
+    specs = specs_of(model, 3, clip=0.5)
+    plain, plain_state, plain_losses = train(specs, "plain", 3, micro)
+    fused, fused_state, fused_losses = train(specs, "fused", 3, micro)
+    for a, b in zip(plain_losses, fused_losses, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-5)  # float32 on both sides: the order of sums
+    for name in plain.names:
+        error = (plain_state.params[name] - fused_state.params[name]).norm() / plain_state.params[name].norm()
+        assert float(error) < 1e-4, name  # Adam's first steps have the gradient's sign: a tiny one may turn
+    torch.testing.assert_close(plain_state.grad_norm, fused_state.grad_norm, rtol=1e-4, atol=0)
+    (tokens, targets) = batches(model, 3, 1)[0]
+    torch.testing.assert_close(
+        plain.token_losses(fused_state.params, tokens, targets).detach(),
+        fused.token_losses(fused_state.params, tokens, targets),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    assert float(fused.norm_error(fused_state).max()) < 1e-6
+
+
+def test_a_nan_stays_in_its_replica() -> None:
+    specs = specs_of(SHAPES["padded heads"], 3)
+    _, clean, _ = train(specs, "fused", 3, 3)
+    ensemble = Ensemble(specs, DEVICE, "plain", "plain", False, "fused")
+    state = ensemble.initial_state()
+    for step, (tokens, targets) in enumerate(batches(specs[0].model, 3, 3)):
+        if step == 1:
+            with torch.no_grad():
+                state.params["E_in.weight"][1, int(tokens[1, 0, 0])] = float("nan")
+        ensemble.train_step(state, tokens, targets, 0.7, 3)
+    assert state.died_at.tolist() == [-1, 1, -1]
+    for name, p in clean.params.items():
+        assert torch.equal(p[[0, 2]], state.params[name][[0, 2]]), name
+
+
+def test_a_subset_goes_on_as_if_alone() -> None:
+    specs = specs_of(SHAPES["padded heads"], 3)
+    whole, state, _ = train(specs, "fused", 1, 3)
+    smaller, part = whole.subset(state, [2])
+    tokens, targets = batches(specs[0].model, 3, 2)[1]
+    whole.train_step(state, tokens, targets, 0.7, 3)
+    smaller.train_step(part, tokens[2:], targets[2:], 0.7, 3)
+    for name, p in state.params.items():
+        torch.testing.assert_close(p[2], part.params[name][0], rtol=0, atol=1e-5)  # other products for one replica

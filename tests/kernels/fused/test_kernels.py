@@ -1,0 +1,342 @@
+"""Every fused kernel against its plain twin in float64: values and gradients, odd shapes, replicas, zero rows.
+
+On a GPU the kernels run as they are; elsewhere Triton interprets them.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+pytestmark = [pytest.mark.triton]
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
+
+DTYPES = [torch.float32, torch.bfloat16]
+# A result is rounded once to its dtype (by the interpreter towards zero); float32 sums of a few hundred numbers are
+# good to a few 1e-6.
+BOUNDS = {torch.float32: 5e-6, torch.bfloat16: 6e-3}
+
+
+def made(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(hash((shape, seed)) % 2**31)
+    return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
+
+
+def assert_close(found: Tensor, truth: Tensor, dtype: torch.dtype, what: str = "") -> None:
+    assert found.shape == truth.shape, what
+    assert bool(found.isfinite().all()), what
+    error = float((found.double() - truth.double()).norm() / truth.double().norm())
+    assert error < BOUNDS[dtype], (what, error)
+
+
+def exact(*tensors: Tensor) -> list[Tensor]:
+    return [x.detach().double().requires_grad_() for x in tensors]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 5, 8), (3, 7, 34), (2, 9, 192), (1, 3, 1224)])
+def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    from nugpt.core import sphere
+    from nugpt.kernels.fused.lerp import lerp, lerp_backward
+
+    R, N, D = shape
+    h, b, b0 = sphere.norm(made(R, N, D)), made(R, N, D, dtype=dtype, seed=1), made(R, N, D, dtype=dtype, seed=2)
+    b[0, 0] = 0.0  # a zero row stays where it was, with a finite gradient
+    stored, stored0, gain = made(R, D, seed=3), made(R, D, seed=4), torch.rand(R, device=DEVICE) * 0.3 + 0.05
+    stored[0, 0] = 0.0  # |x| has gradient 0 there
+
+    def twin(h: Tensor, b: Tensor, s: Tensor) -> Tensor:
+        return sphere.lerp(h, sphere.norm(b), (gain.double().view(-1, 1, 1) * s.unsqueeze(1)).abs())
+
+    h64, b64, s64 = exact(h, b, stored)
+    truth = twin(h64, b64, s64)
+    out, low = lerp(h, b, stored, gain)
+    assert_close(out, truth, torch.float32, "state")
+    assert low.dtype is dtype
+    assert_close(low, truth, dtype, "low copy")
+    g, g_low = made(R, N, D, seed=5), made(R, N, D, dtype=dtype, seed=6)
+    true_grads = torch.autograd.grad(truth, (h64, b64, s64), g.double() + g_low.double())
+    dh, db, ds, before = lerp_backward(g, g_low, h, b, stored, gain)
+    for name, x, t, d in zip("hbs", (dh, db, ds), true_grads, (torch.float32, dtype, torch.float32), strict=True):
+        assert_close(x, t, d, name)
+    assert_close(before, h, dtype, "low copy of the state before")
+    # Without a float32 part of the gradient, and with the LERP before this one made again.
+    h64, b064, s064, b64, s64 = exact(h, b0, stored0, b, stored)
+    middle = twin(h64, b064, s064)
+    truth = twin(middle, b64, s64)
+    true_grads = torch.autograd.grad(truth, (middle, b64, s64), g_low.double())
+    dmid, db, ds, before = lerp_backward(None, g_low, h, b, stored, gain, before=(b0, stored0, gain))
+    for name, x, t, d in zip("mbs", (dmid, db, ds), true_grads, (torch.float32, dtype, torch.float32), strict=True):
+        assert_close(x, t, d, name)
+    assert_close(before, middle, dtype, "the state between")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("added", [True, False])
+def test_add_norm_and_its_gradient(added: bool, dtype: torch.dtype) -> None:
+    from nugpt.core.baseline import RMS_EPS
+    from nugpt.kernels.fused.add_norm import add_norm, add_norm_backward
+
+    R, N, D = 2, 7, 102
+    h, b, w = made(R, N, D), made(R, N, D, dtype=dtype, seed=1), made(R, D, seed=2)
+    r = torch.rand(R, device=DEVICE) + 0.1
+    h64, b64, w64 = exact(h, b, w)
+    state = h64 + r.double().view(-1, 1, 1) * b64 if added else h64 * 1.0
+    truth = state * torch.rsqrt(state.square().mean(-1, keepdim=True) + RMS_EPS) * w64.unsqueeze(1)
+    out, low = add_norm(h, b if added else None, r, w, RMS_EPS, dtype)
+    assert_close(out, state, torch.float32)
+    assert_close(low, truth, dtype)
+    g, g_low = made(R, N, D, seed=3), made(R, N, D, dtype=dtype, seed=4)
+    total = (truth * g_low.double()).sum() + (state * g.double()).sum()
+    leaves = (h64, b64, w64) if added else (h64, w64)
+    true_grads = torch.autograd.grad(total, leaves)
+    dh, db, dw = add_norm_backward(g, g_low, out, r, w, RMS_EPS, added)
+    assert_close(dh, true_grads[0], torch.float32, "h")
+    assert_close(dw, true_grads[-1], torch.float32, "w")
+    assert (db is not None) is added
+    if db is not None:
+        assert_close(db, true_grads[1], dtype, "b")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("queries", "keys", "dim"), [(2, 2, 48), (4, 2, 6), (3, 1, 102), (2, 2, 16)])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_heads_and_their_gradient(queries: int, keys: int, dim: int, scaled: bool, dtype: torch.dtype) -> None:
+    from nugpt.core import sphere
+    from nugpt.core.rope import rope_angles, rotate
+    from nugpt.kernels.fused.heads import Heads, rotate_scale, rotate_scale_backward
+
+    R, B, T = 2, 2, 5
+    heads = Heads(queries, keys, dim, T)
+    half, apart = dim // 2, heads.width // 2
+    angles = rope_angles(torch.arange(T, device=DEVICE), dim, 100.0, torch.float32)
+    q, k, v = (made(R * B, T, n, dim, dtype=dtype, seed=i) for i, n in enumerate((queries, keys, keys)))
+    q[0, 0, 0] = 0.0
+    stored, gain = made(R, keys, dim, seed=9), torch.rand(R, device=DEVICE) + 0.5
+    x = torch.zeros(R * B, T, queries + 2 * keys, heads.width, device=DEVICE, dtype=dtype)
+    for place, part in ((0, q), (queries, k)):
+        x[:, :, place : place + part.shape[2], :half] = part[..., :half]
+        x[:, :, place : place + part.shape[2], apart : apart + half] = part[..., half:]
+    x[:, :, queries + keys :, :dim] = v
+    x = x.view(R, B * T, heads.columns)
+
+    def lying(y: Tensor) -> Tensor:
+        """A head's components in the order of the definition."""
+        return torch.cat((y[..., :half], y[..., apart : apart + half]), -1)
+
+    q64, k64, s64 = exact(q, k, stored)
+
+    def twin(y: Tensor) -> Tensor:
+        turned = rotate(y, angles.double())
+        if not scaled:
+            return turned
+        s = (gain.double().view(-1, 1, 1) * s64).repeat_interleave(y.shape[2] // keys, 1).repeat_interleave(B, 0)
+        return sphere.norm(turned) * s.unsqueeze(1)
+
+    true_q, true_k = twin(q64), twin(k64)
+    given = (stored, gain) if scaled else (None, None)
+    turns = heads.turns(angles)
+    found_q, found_k = rotate_scale(x, heads, *given, *turns)
+    assert_close(lying(found_q), true_q, dtype)
+    assert_close(lying(found_k), true_k, dtype)
+    if heads.width > dim:
+        assert not found_q[..., half:apart].any()
+        assert not found_q[..., apart + half :].any()
+    dq, dk, dv = (made(R * B, T, n, heads.width, dtype=dtype, seed=20 + i) for i, n in enumerate((queries, keys, keys)))
+    total = (true_q * lying(dq).double()).sum() + (true_k * lying(dk).double()).sum()
+    true_grads = torch.autograd.grad(total, (q64, k64, s64) if scaled else (q64, k64))
+    dx, ds = rotate_scale_backward((dq, dk, dv), x, heads, *given, *turns)
+    found = heads.split(dx)
+    assert_close(lying(found[0]), true_grads[0], dtype, "q")
+    assert_close(lying(found[1]), true_grads[1], dtype, "k")
+    assert_close(found[2], dv, dtype)
+    if scaled:
+        assert ds is not None
+        assert_close(ds, true_grads[2], torch.float32, "s")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("shape", [(1, 5, 24), (3, 19, 130)])
+def test_swiglu_and_its_gradient(shape: tuple[int, int, int], scaled: bool, dtype: torch.dtype) -> None:
+    from nugpt.kernels.fused.swiglu import swiglu, swiglu_backward
+
+    R, N, M = shape
+    x, u, nu = made(R, N, 2 * M, dtype=dtype), made(R, M, seed=1), made(R, M, seed=2)
+    gains = torch.rand(2, R, device=DEVICE) + 0.5
+    constant = 3.0 if scaled else 1.0
+    x64, u64, nu64 = exact(x, u, nu)
+    left, right = x64.split(M, dim=-1)
+    if scaled:
+        left = left * (gains[0].double().view(-1, 1, 1) * u64.unsqueeze(1))
+        right = right * (gains[1].double().view(-1, 1, 1) * nu64.unsqueeze(1)) * constant
+    truth = functional.silu(right) * left
+    given = (u, gains[0], nu, gains[1]) if scaled else None
+    assert_close(swiglu(x, given, constant), truth, dtype)
+    g = made(R, N, M, dtype=dtype, seed=3)
+    true_grads = torch.autograd.grad(truth, (x64, u64, nu64) if scaled else (x64,), g.double())
+    dx, again, ds = swiglu_backward(g, x, given, constant)
+    assert_close(dx, true_grads[0], dtype, "x")
+    assert_close(again, truth, dtype, "made again")
+    assert (ds is not None) is scaled
+    if ds is not None:
+        assert_close(ds[0], true_grads[1], torch.float32, "s_u")
+        assert_close(ds[1], true_grads[2], torch.float32, "s_nu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("whole", [True, False], ids=["row at once", "row in pieces"])
+def test_loss_and_its_gradients(whole: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels import cross_entropy
+    from nugpt.kernels.fused import loss
+
+    R, N, D, V = 2, 11, 24, 4500
+    if not whole:
+        monkeypatch.setattr(loss, "WHOLE_ROW", 16)
+    monkeypatch.setattr(loss, "CHUNK_LOGITS", R * V * 4)  # three chunks
+    h, W, s = made(R, N, D, dtype=dtype), made(R, V, D, seed=1), made(R, V, seed=2)
+    s[0, 3] = 0.0  # a scale of zero still has a gradient
+    gain = torch.rand(R, device=DEVICE) + 0.5
+    targets = torch.randint(V, (R, N), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    scaled = loss.scaled(W, s, gain, dtype)
+    h64, W64, s64 = exact(h, W, s)
+    truth = cross_entropy.plain(h64, W64, gain.double().view(-1, 1) * s64, targets)
+    losses, dh, dw = loss.token_losses_and_gradients(h, scaled, targets, 0.25)
+    assert_close(losses, truth, dtype, "losses")
+    assert_close(loss.token_losses(h, scaled, targets), truth, dtype, "losses alone")
+    true_grads = torch.autograd.grad(0.25 * truth.sum(), (h64, W64, s64))
+    dW, ds = loss.unscale_(dw, W, s, gain)
+    # Logits of size 10 rounded to bfloat16 are off by 2^-6 or so, and a probability by that share.
+    bound = BOUNDS[dtype] if dtype is torch.float32 else 5e-2
+    for name, x, t in zip(("h", "W", "s"), (dh, dW, ds), true_grads, strict=True):
+        assert float((x.double() - t).norm() / t.norm()) < bound, name
+
+
+def test_logits_that_overflow_an_exponential_are_fine() -> None:
+    from nugpt.kernels.fused import loss
+
+    h = torch.full((1, 2, 8), 30.0, device=DEVICE)
+    W = torch.full((1, 40, 8), 1.0, device=DEVICE)
+    W[0, 7] = 2.0
+    targets = torch.tensor([[7, 0]], device=DEVICE)
+    losses = loss.token_losses(h, W, targets)
+    assert losses.tolist() == [[0.0, 240.0]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_embedding_and_its_gradient(dtype: torch.dtype) -> None:
+    from nugpt.kernels.fused.embedding import embed, embed_backward
+
+    R, N, V, D = 2, 33, 10, 24
+    W = made(R, V, D)
+    tokens = torch.randint(V - 1, (R, N), generator=torch.Generator().manual_seed(3)).to(DEVICE)  # one never comes
+    out, low = embed(W, tokens, dtype)
+    truth = torch.stack([W[r][tokens[r]] for r in range(R)])
+    assert torch.equal(out, truth)
+    assert_close(low, truth, dtype)
+    g, g_low = made(R, N, D, seed=1), made(R, N, D, dtype=dtype, seed=2)
+    for low_part in (g_low, None):
+        summed = g.double() + (0.0 if low_part is None else low_part.double())
+        true_grad = torch.zeros(R, V, D, dtype=torch.float64, device=DEVICE)
+        for r in range(R):
+            true_grad[r].index_add_(0, tokens[r], summed[r])
+        found = embed_backward(g, low_part, tokens, V)
+        assert_close(found, true_grad, torch.float32)
+        assert not found[:, V - 1].any()
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_adam_and_retraction(axis: int | None, padded: bool, dtype: torch.dtype) -> None:
+    from nugpt.core.optim import adam_
+    from nugpt.core.sphere import retract_tensor_
+    from nugpt.kernels.fused.adam import Course, Place, lengths, update_
+
+    R, heads, dim, other, width = 3, 2, 6, 10, 8 if padded else 6
+    columns = axis == 0
+    shape = (R, other, heads * dim) if columns else (R, heads * dim, other)
+    p, m, v = made(*shape), made(*shape, seed=1), made(*shape, seed=2).square()
+    g = made(*shape, dtype=dtype, seed=3)
+    stacked_shape = (R, other, heads * width) if columns else (R, 3 + heads * width, other)
+    place = Place(0 if columns else 3, dim, width, columns)
+
+    def placed(x: Tensor, like: Tensor) -> Tensor:
+        """x at its place in a stack."""
+        if columns:
+            like.unflatten(2, (heads, width))[..., :dim] = x.unflatten(2, (heads, dim)).to(like.dtype)
+        else:
+            like[:, 3:].unflatten(1, (heads, width))[:, :, :dim] = x.unflatten(1, (heads, dim)).to(like.dtype)
+        return like
+
+    g_stacked = placed(g, torch.zeros(stacked_shape, device=DEVICE, dtype=dtype))
+    copy = placed(p, torch.zeros(stacked_shape, device=DEVICE, dtype=dtype))
+    alive = torch.tensor([1, 0, 1], dtype=torch.int32, device=DEVICE)
+    clip = torch.tensor([1.0, 1.0, 0.5], device=DEVICE)
+    lr, eps, decay = (torch.tensor(x, device=DEVICE) for x in ([0.1, 0.2, 0.3], [1e-8, 1e-8, 1e-3], [0.0, 0.1, 0.1]))
+    betas, step = (0.9, 0.95), 3
+    scalars = torch.tensor([0.7, 1 - betas[0] ** step, 1 - betas[1] ** step], device=DEVICE)
+    truth = [x.double().clone() for x in (p, m, v)]
+    for r in (0, 2):
+        grad = g[r].double() * float(clip[r])
+        rate = 0.7 * float(lr[r])
+        adam_(truth[0][r], grad, truth[1][r], truth[2][r], step, rate, betas, float(eps[r]), float(decay[r]))
+        if axis is not None:
+            retract_tensor_(truth[0][r], axis)
+    before = [x[1].clone() for x in (p, m, v)]
+    update_(p, g_stacked, m, v, Course(alive, clip, scalars, betas), (lr, eps, decay), axis, copy, place, True)
+    for name, x, t in zip(("p", "m", "v"), (p, m, v), truth, strict=True):
+        assert_close(x, t, torch.float32, name)
+    for x, old in zip((p, m, v), before, strict=True):
+        assert torch.equal(x[1], old)  # the dead keep theirs to the bit
+    assert_close(copy, placed(p, torch.zeros_like(copy)), dtype)
+    assert torch.equal(copy == 0, placed(torch.ones_like(p), torch.zeros_like(copy)) == 0)  # nothing beside its place
+    true_length = g.double().flatten(1).norm(dim=1)
+    assert_close(lengths([g_stacked]), true_length, torch.float32)
+
+
+def test_adam_of_vectors_of_any_length() -> None:
+    from nugpt.core.optim import adam_
+    from nugpt.kernels.fused.adam import Course, update_
+
+    for size in (7, 1031, 3072):  # the second is prime
+        p, m, v, g = (made(2, size, seed=i) for i in range(4))
+        v.abs_()
+        truth = [x.double().clone() for x in (p, m, v)]
+        adam_(truth[0], g.double(), truth[1], truth[2], 1, 0.1, (0.9, 0.95), 1e-8)
+        ones = torch.ones(2, device=DEVICE)
+        course = Course(ones.int(), ones, torch.tensor([1.0, 0.1, 0.05], device=DEVICE), (0.9, 0.95))
+        update_(p, g, m, v, course, (0.1 * ones, 1e-8 * ones, 0 * ones), None)
+        assert_close(p, truth[0], torch.float32, str(size))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (4, 2)])
+def test_attention_and_its_gradient(queries: int, keys: int, dtype: torch.dtype) -> None:
+    from nugpt.kernels.attention import plain
+    from nugpt.kernels.fused.attention import attend, attend_backward, fastest
+
+    B, T, W = 3, 37, 16
+    q, k, v = (made(B, T, n, W, dtype=dtype, seed=i) for i, n in enumerate((queries, keys, keys)))
+    device = torch.device(DEVICE)
+    names = {fastest(B, T, queries, W, dtype, device, deterministic) for deterministic in (True, False)}
+    if DEVICE == "cuda" and dtype is torch.bfloat16:
+        names |= {"flash", "cudnn"}
+    exact_qkv = exact(q, k, v)
+    truth = plain(*exact_qkv, 0.3)
+    g = made(B, T, queries, W, dtype=dtype, seed=7)
+    true_grads = torch.autograd.grad(truth, exact_qkv, g.double())
+    for name in names:
+        o, saved = attend(name, q, k, v, 0.3)
+        bound = 1e-2 if dtype is torch.bfloat16 else 2e-3  # some float32 kernels take tf32 products
+        assert float((o.double() - truth).norm() / truth.norm()) < bound, name
+        grads = attend_backward(name, g, q, k, v, o, saved, 0.3)
+        for x, t in zip(grads, true_grads, strict=True):
+            assert float((x.double() - t).norm() / t.norm()) < bound, name
