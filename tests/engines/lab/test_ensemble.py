@@ -394,3 +394,19 @@ def test_a_replica_s_table_is_its_own(dataset: TokenDataset, tmp_path: Path) -> 
             assert decay == pytest.approx(resolved[role].weight_decay, rel=1e-6)
         for name in ensemble.gains._fields:
             assert float(getattr(ensemble.gains, name)[r]) == pytest.approx(resolved.gains[name], rel=1e-6)
+
+
+def test_an_ensemble_leaves_with_its_last_reference(dataset: TokenDataset) -> None:
+    """Nothing in it refers back to it, or a GPU's memory would stay taken until Python's collector comes by."""
+    import gc
+    import weakref
+
+    gc.collect()
+    gc.disable()
+    try:
+        ensemble = make_ensemble([make_spec(dataset)])
+        gone = weakref.ref(ensemble)
+        del ensemble
+        assert gone() is None
+    finally:
+        gc.enable()

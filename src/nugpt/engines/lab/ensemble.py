@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,7 @@ from nugpt.core.optim import adam_
 from nugpt.core.rope import rope_angles
 from nugpt.core.sphere import guarded_length
 from nugpt.spec.model import parameter_shapes
-from nugpt.spec.roles import MATRIX_ROLES
+from nugpt.spec.roles import MATRIX_ROLES, Roles
 from nugpt.spec.run import RunSpec
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ class Ensemble:
         self.patience = max(1, min(DIVERGED_FOR, spec.steps // 10))
         with torch.device("meta"):
             self.model: Decoder = MODELS[spec.model.architecture](spec.model, attention, loss)
-        self.tail = _Tail(self.model)
         resolved = [s.resolved() for s in specs]
         self.resolved = resolved
         per_replica = [gains(self.model, r, device) for r in resolved]
@@ -104,8 +104,10 @@ class Ensemble:
 
             self.fused = FusedStep(self)
         compile_: Callable[[Any], Any] = _compile if compiled else lambda f: f
-        self._block = compile_(self._run_block)
-        self._ends = compile_(self._run_tail)
+        cast = partial(_cast, self.dtype, self.roles)
+        # Functions that know nothing of the ensemble: with a reference back, memory would wait for the collector.
+        self._block = compile_(_block_of(self.model, cast))
+        self._ends = compile_(_tail_of(_Tail(self.model), cast))
         self._loss = compile_(self.model.loss)
         self._update = compile_(_update_)
 
@@ -156,28 +158,6 @@ class Ensemble:
         tail = {f"model.{n}": p for n, p in params.items() if not n.startswith(("blocks.", "E_in."))}
         h_RBTD, weight_RVD, scale_RV = self._ends(tail, h_RBTD, self.gains)
         return self._loss(h_RBTD.flatten(1, 2), weight_RVD, scale_RV, targets_RBT.flatten(1))
-
-    def _run_block(self, params: dict[str, Tensor], h_RBTD: Tensor, gains: Any, angles: Tensor) -> Tensor:
-        template = self.model.blocks[0]
-
-        def one(p: dict[str, Tensor], h: Tensor, g: Any) -> Tensor:
-            return functional_call(template, p, (h, g, angles, None, None, 0))
-
-        return vmap(one)(self._cast(params, "blocks.0."), h_RBTD, gains)
-
-    def _run_tail(self, params: dict[str, Tensor], h_RBTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
-        def one(p: dict[str, Tensor], h: Tensor, g: Any) -> tuple[Tensor, Tensor, Tensor]:
-            return functional_call(self.tail, p, (h, g))
-
-        return vmap(one)(self._cast(params, "", "model."), h_RBTD, gains)
-
-    def _cast(self, params: dict[str, Tensor], prefix: str, strip: str = "") -> dict[str, Tensor]:
-        """Matrices in the dtype of matrix products; everything else stays float32."""
-        # CHOICE: the masters are float32; what is multiplied is a copy, so that late, small updates are not lost.
-        return {
-            name: p.to(self.dtype) if self.roles(prefix + name.removeprefix(strip)).role in MATRIX_ROLES else p
-            for name, p in params.items()
-        }
 
     def train_step(self, state: State, tokens_RBT: Tensor, targets_RBT: Tensor, multiplier: float, micro: int) -> None:
         """One optimizer step of every living replica on its batch, in place."""
@@ -261,6 +241,43 @@ class Ensemble:
                 lengths = torch.linalg.vector_norm(state.params[name], dim=axis + 1)
                 worst = torch.maximum(worst, (lengths - 1).abs().flatten(1).amax(1))
         return worst
+
+
+Cast = Callable[[dict[str, Tensor], str, str], dict[str, Tensor]]
+
+
+def _cast(dtype: torch.dtype, roles: Roles, params: dict[str, Tensor], prefix: str, strip: str) -> dict[str, Tensor]:
+    """Matrices in the dtype of matrix products; everything else stays float32."""
+    # CHOICE: the masters are float32; what is multiplied is a copy, so that late, small updates are not lost.
+    return {
+        name: p.to(dtype) if roles(prefix + name.removeprefix(strip)).role in MATRIX_ROLES else p
+        for name, p in params.items()
+    }
+
+
+def _block_of(model: Decoder, cast: Cast) -> Callable[..., Tensor]:
+    """One block mapped over replicas: parameters, states, gains and angles to the next states."""
+    template = model.blocks[0]
+
+    def run(params: dict[str, Tensor], h_RBTD: Tensor, gains: Any, angles: Tensor) -> Tensor:
+        def one(p: dict[str, Tensor], h: Tensor, g: Any) -> Tensor:
+            return functional_call(template, p, (h, g, angles, None, None, 0))
+
+        return vmap(one)(cast(params, "blocks.0.", ""), h_RBTD, gains)
+
+    return run
+
+
+def _tail_of(tail: _Tail, cast: Cast) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """What follows the blocks mapped over replicas: last states, unembedding and its scale."""
+
+    def run(params: dict[str, Tensor], h_RBTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
+        def one(p: dict[str, Tensor], h: Tensor, g: Any) -> tuple[Tensor, Tensor, Tensor]:
+            return functional_call(tail, p, (h, g))
+
+        return vmap(one)(cast(params, "", "model."), h_RBTD, gains)
+
+    return run
 
 
 def _update_(
