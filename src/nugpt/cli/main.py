@@ -40,6 +40,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "transfer-test": ("nugpt.cli.recommend", "TransferTest", "a gate: does the best learning rate hold over sizes?"),
     "report": ("nugpt.cli.report", "Report", "figures, and one offline page whose every number leads back to its run"),
     "generate": ("nugpt.cli.generate", "Generate", "text from a trained model"),
+    "export hf": ("nugpt.cli.export", "ExportHF", "a trained model as a folder that transformers loads"),
+    "import hf": ("nugpt.cli.export", "ImportHF", "an exported folder as a run, its weights to the bit"),
     "bench data": ("nugpt.cli.data", "BenchData", "tokens per second of preparing and of loading data"),
     "quickstart": (
         "nugpt.cli.quickstart",
