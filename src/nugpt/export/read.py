@@ -23,7 +23,7 @@ from nugpt.export.folder import (
     shape_fields,
     weights_digest,
 )
-from nugpt.spec.model import parameter_shapes
+from nugpt.spec.model import ModelConfig, parameter_shapes
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory, Store, load_checkpoint, save_checkpoint
@@ -65,8 +65,7 @@ def read_folder(path: Path) -> Exported:
     _check_config(config, spec, config_path)
     tensors = _weights(path)
     check_tensors(tensors, spec.model, str(path))
-    tokenizer = _folder_tokenizer(path, n_ids, end_of_text)
-    check_vocabulary(tokenizer, spec.model, path)
+    tokenizer = _folder_tokenizer(path, spec.model, n_ids, end_of_text)
     unchanged = weights_digest(tensors) == digest
     wide = {name: tensors[name].to(torch.float32) for name in parameter_shapes(spec.model)}
     return Exported(spec, step, wide, tokenizer, state, record, unchanged)
@@ -105,7 +104,7 @@ def _check_config(config: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
             raise ValueError(f"{path}: the gain of {role} is {found!r}, but must be {gain!r}, as the run's spec has it")
 
 
-def _folder_tokenizer(path: Path, n_ids: int, end_of_text: str | None) -> Tokenizer:
+def _folder_tokenizer(path: Path, model: ModelConfig, n_ids: int, end_of_text: str | None) -> Tokenizer:
     file = path / TOKENIZER_FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -114,6 +113,7 @@ def _folder_tokenizer(path: Path, n_ids: int, end_of_text: str | None) -> Tokeni
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not a tokenizer.json: it is not UTF-8") from None
     found = json_tokenizer(text, str(file), end_of_text)
+    check_vocabulary(found, model, path)
     if found.n_ids != n_ids:
         raise ValueError(f"{file} has {found.n_ids} ids, but the model was trained with a tokenizer of {n_ids}")
     return byte_tokenizer() if end_of_text is None else found
