@@ -24,6 +24,7 @@ class Run:
 
     store: Path
     spec: RunSpec
+    data: Path
 
     @property
     def directory(self) -> RunDirectory:
@@ -42,7 +43,7 @@ def bytes_run(root: Path) -> Run:
     dataset = make_dataset(root, documents=100)
     spec = make_spec(dataset, layers=2, **SHORT)
     train([spec], root / "runs", dataset, log_every=STEPS, checkpoint_every=STEPS // 2)
-    return Run(root / "runs", spec)
+    return Run(root / "runs", spec, dataset.path)
 
 
 def bpe_run(root: Path) -> Run:
@@ -55,7 +56,7 @@ def bpe_run(root: Path) -> Run:
     model = replace(MODEL, n_layers=3, n_kv_heads=2, vocab_size=dataset.vocab_size)
     spec = make_spec(dataset, model=model, **SHORT)
     train([spec], root / "runs", dataset, log_every=STEPS, checkpoint_every=STEPS)
-    return Run(root / "runs", spec)
+    return Run(root / "runs", spec, dataset.path)
 
 
 def edit_config(folder: Path, **changes: object) -> None:

@@ -74,6 +74,14 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def positions(h_BTD: Tensor, attention_mask: Tensor | None, seen: int) -> Tensor:
+    """Each token's place in its own text: scores depend on it, not on distances alone, as s_qk acts after RoPE."""
+    T = h_BTD.shape[1]
+    if attention_mask is not None and attention_mask.dim() == 2:
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -T:]  # padding takes no place
+    return torch.arange(seen, seen + T, device=h_BTD.device).unsqueeze(0)
+
+
 class Matrix(nn.Linear):
     """A bias-free linear map, computed in its weight's dtype."""
 
@@ -99,12 +107,12 @@ class Rescaler(nn.Module):
 def eager_attention(
     module: nn.Module, q_BNTH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, mask: Tensor | None, scaling: float, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """softmax(scaling·qᵀk + mask) v and its weights, the softmax in at least float32."""
+    """softmax(scaling·qᵀk + mask) v and its weights, computed in at least float32 as the fused kernels do."""
     group = q_BNTH.shape[1] // k_BKSH.shape[1]
-    k_BNSH, v_BNSH = (x.repeat_interleave(group, dim=1) for x in (k_BKSH, v_BKSH))
-    scores_BNTS = at_least_float32(q_BNTH @ k_BNSH.mT) * scaling
+    k_BNSH, v_BNSH = (at_least_float32(x).repeat_interleave(group, dim=1) for x in (k_BKSH, v_BKSH))
+    scores_BNTS = at_least_float32(q_BNTH) @ k_BNSH.mT * scaling
     weights_BNTS = (scores_BNTS if mask is None else scores_BNTS + mask).softmax(-1)
-    return (weights_BNTS.to(v_BNSH.dtype) @ v_BNSH).transpose(1, 2), weights_BNTS
+    return (weights_BNTS @ v_BNSH).to(v_BKSH.dtype).transpose(1, 2), weights_BNTS
 
 
 class NuGPTAttention(nn.Module):
@@ -232,7 +240,7 @@ class NuGPTForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values = DynamicCache(config=self.config)
         if position_ids is None:
             seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-            position_ids = torch.arange(h_BTD.shape[1], device=h_BTD.device).unsqueeze(0) + seen
+            position_ids = positions(h_BTD, attention_mask, seen)
         mask = create_causal_mask(
             config=self.config,
             inputs_embeds=h_BTD,
