@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nugpt import __version__
 from nugpt.data.tokenizer import Tokenizer
 from nugpt.spec.model import non_embedding_parameters, total_parameters
@@ -159,6 +161,6 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [columns, ("---",) * len(columns), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
