@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.docs.markdown import ROOT, blocks
 from tests.export.small import Run, bytes_run
 
 from nugpt.engines.lab.generate import Trained
 from nugpt.export.write import write_folder
 
 pytestmark = pytest.mark.hf
-TASKS = Path(__file__).resolve().parents[2] / "eval"
+TASKS = ROOT / "eval"
 TEXT = "7 the naïve sphere of 🙂 learning\n\nrate, twice over\r\n"
 QUESTIONS = [  # with every choice within the 16 tokens that the model reads
     {"question": "7 the", "choices": ["café", "sphere", "norm"], "answer": 0},
@@ -35,17 +37,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return bytes_run(tmp_path_factory.mktemp("run"))
 
 
+def documented_arguments() -> list[str]:
+    """Those of the command that docs/export.md gives for files of one's own."""
+    text = "".join(block.text for block in blocks(ROOT / "docs" / "export.md") if block.language == "sh")
+    commands = [shlex.split(line) for line in text.replace("\\\n", " ").splitlines()]
+    (arguments,) = (words[1:] for words in commands if words[0] == "lm_eval" and "--metadata" in words)
+    return arguments
+
+
 @pytest.fixture(scope="module")
 def results(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the documented command reports."""
     root = tmp_path_factory.mktemp("evaluation")
-    write_folder(root / "out", run.directory, run.checkpoint)
+    write_folder(root / "mymodel", run.directory, run.checkpoint)
+    (root / "eval").symlink_to(TASKS)
     (root / "my.txt").write_bytes(TEXT.encode())
     (root / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS), encoding="utf-8")
-    command = [sys.executable, "-m", "lm_eval", "--model", "hf"]
-    command += ["--model_args", "pretrained=out,trust_remote_code=True,dtype=float32", "--device", "cpu"]
-    command += ["--include_path", str(TASKS), "--tasks", "nugpt_text,nugpt_choice", "--batch_size", "2"]
-    command += ["--metadata", '{"text_file": "my.txt", "choice_file": "my.jsonl"}', "--output_path", "results"]
+    command = [sys.executable, "-m", "lm_eval", *documented_arguments(), "--output_path", "results"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(root / "hf")}
     done = subprocess.run(command, cwd=root, env=os.environ | offline, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

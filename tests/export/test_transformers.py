@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.docs.markdown import ROOT, blocks
 from tests.engines.small import make_ensemble
 from tests.export.small import Run, bpe_run, bytes_run, edit_config
 from torch import Tensor
@@ -309,6 +310,19 @@ def test_it_works_where_nugpt_is_not_installed(
     assert done.returncode == 0, done.stderr
     made = [until_end(row, 256) for row in json.loads(done.stdout)]
     assert made == [greedy(labs["bytes_run"], prompt, 12) for prompt in ("7 the ", "1")]
+
+
+def test_the_code_that_the_card_and_the_documentation_show_runs(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folders["bytes_run"], tmp_path / "mymodel")
+    monkeypatch.chdir(tmp_path)
+    pages = {tmp_path / "mymodel" / "README.md": "python", ROOT / "docs" / "export.md": "py"}
+    for page, language in pages.items():
+        shown = [block.text.replace('"PATH"', '"mymodel"') for block in blocks(page) if block.language == language]
+        assert len(shown) == 1
+        exec(compile(shown[0], str(page), "exec"), {})
+        assert capsys.readouterr().out.startswith("['")
 
 
 # --- saved again
