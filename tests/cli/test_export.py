@@ -94,6 +94,7 @@ def test_generate_takes_a_folder_and_streams_the_labs_text(
         assert capsys.readouterr().out == "7 the " + text_after(run, "7 the ", 30, sampling) + "\n"
 
 
+@pytest.mark.slow
 def test_neither_exporting_nor_generating_needs_transformers(run: Run, exported: Path, tmp_path: Path) -> None:
     code = """
 import sys
@@ -210,6 +211,9 @@ def test_a_spoiled_folder_is_one_line(
         (["export", "hf", "RUN", "OUT", "--license", "a b"], "license is 'a b'"),
         (["export", "hf", "CHECKPOINT", "OUT", "--checkpoint", NEWEST], "is a checkpoint already"),
         (["export", "hf", "LONE", "OUT"], "lies in no run's directory"),
+        (["export", "hf", "FOLDER", "OUT"], "is an exported folder already"),
+        (["export", "hf", "TAKEN", "OUT"], "is neither a run's directory nor a checkpoint's"),
+        (["generate", "TAKEN"], "is neither a run's directory nor a checkpoint's"),
         (["export", "hf", "EMPTY", "OUT"], "has no checkpoint to export"),
         (["import", "hf", "nowhere"], "nowhere is no exported model"),
         (["import", "hf", "RUN"], "is no exported model"),

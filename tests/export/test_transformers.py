@@ -20,10 +20,12 @@ from tests.engines.small import make_ensemble
 from tests.export.small import Run, bpe_run, bytes_run, edit_config
 from torch import Tensor
 
+from nugpt.core.optim import retract_
 from nugpt.data import open_dataset
 from nugpt.engines.lab.generate import Sampling, Trained, generate
 from nugpt.export.read import import_folder, read_folder
 from nugpt.export.write import write_folder
+from nugpt.spec.roles import NORMALIZED
 
 pytestmark = pytest.mark.hf
 NAMES = ("bytes_run", "bpe_run")  # grouped queries over bytes, all heads over BPE
@@ -351,6 +353,9 @@ def test_fine_tuned_weights_come_back_as_what_they_are(folders: dict[str, Path],
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model(tokens, labels=tokens).loss.backward()
     optimizer.step()
+    retract_(model.named_parameters(), NORMALIZED)  # our names: our rules put them back on the sphere
+    lengths = [model.E_out.weight.norm(dim=1), model.blocks[1].mlp.W_oMLP.weight.norm(dim=0)]
+    assert all(torch.allclose(one, torch.ones_like(one)) for one in lengths)
     model.save_pretrained(saved)
     load_tokenizer(folders["bytes_run"]).save_pretrained(saved)
     directory, found = import_folder(saved, tmp_path / "runs")

@@ -75,11 +75,10 @@ class Generate:
                 # Another seed each turn, or a text that goes on would be drawn with the numbers it began with.
                 tokens = self._continue(trained, tokens, line, replace(sampling, seed=(sampling.seed + turn) % 2**63))
             turn += 1
-            try:
-                line = input("> " if on_terminal else "")
-            except EOFError:
-                sys.stdout.write("\n" if on_terminal else "")
+            asked = _line(on_terminal)
+            if asked is None:
                 return 0
+            line = asked
 
     def _continue(self, trained: Trained, tokens: list[int], shown: str, sampling: Sampling) -> list[int]:
         """Print `shown` and the continuation of these tokens as it comes; return all tokens."""
@@ -102,3 +101,17 @@ class Generate:
                 raise
         sys.stdout.write("\n")
         return [*tokens, *made]
+
+
+def _line(on_terminal: bool) -> str | None:
+    """The next line that is typed, None at the end; on a terminal Ctrl-C drops what was typed and asks again."""
+    while True:
+        try:
+            return input("> " if on_terminal else "")
+        except EOFError:
+            sys.stdout.write("\n" if on_terminal else "")
+            return None
+        except KeyboardInterrupt:
+            if not on_terminal:
+                raise
+            sys.stdout.write("\n")

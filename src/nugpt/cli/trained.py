@@ -21,7 +21,13 @@ def find_checkpoint(name: str, store: Path, checkpoint: str | None) -> tuple[Run
         if not (path.parent.parent / "spec.json").is_file():
             raise ValueError(f"{name} lies in no run's directory: there is no {path.parent.parent / 'spec.json'}")
         return RunDirectory(path.parent.parent), path.name
-    return Store(store).find(name), checkpoint
+    try:
+        return Store(store).find(name), checkpoint
+    except ValueError:
+        if not name or not path.exists():
+            raise
+        what = "an exported folder already" if is_folder(name) else "neither a run's directory nor a checkpoint's"
+        raise ValueError(f"{name} is {what}, and no run in {store} begins so") from None
 
 
 def is_folder(name: str) -> bool:
