@@ -68,7 +68,11 @@ PARTS: Mapping[str, Part] = {
         lambda: _missing_programs("slurmctld", "slurmd", "sbatch", "munged"),
     ),
     "browser": Part("./dev test -m browser", "install the system package chromium", _missing_chromium),
-    "hf": Part("./dev test -m hf", _INSTALL.format(extra="hf"), lambda: _missing_modules("transformers")),
+    "hf": Part(
+        "./dev test -m hf",
+        _INSTALL.format(extra="hf"),
+        lambda: _missing_modules("transformers", "accelerate", "lm_eval"),
+    ),
 }
 
 _left_out: Counter[str] = Counter()

@@ -124,7 +124,7 @@ def needs_of(name: str, extra: str, project: dict[str, Any]) -> list[Requirement
 
 
 def test_everything_that_set_up_installs_is_pinned(pyproject: dict[str, Any], pins: dict[str, str]) -> None:
-    todo = [(Requirement("nugpt[dev]"), "./dev setup")]
+    todo = [(Requirement("nugpt[dev]"), "./dev setup"), (Requirement("nugpt[hf]"), "the extra hf")]
     todo += [(Requirement(text), "the build") for text in pyproject["build-system"]["requires"]]
     seen: set[tuple[str, str]] = set()
     problems: list[str] = []

@@ -41,6 +41,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "report": ("nugpt.cli.report", "Report", "figures, and one offline page whose every number leads back to its run"),
     "generate": ("nugpt.cli.generate", "Generate", "text from a trained model"),
     "bench": ("nugpt.cli.bench", "Bench", "speed of training steps, kernels and data on this machine"),
+    "export hf": ("nugpt.cli.export", "ExportHF", "a trained model as a folder that transformers loads"),
+    "import hf": ("nugpt.cli.export", "ImportHF", "an exported folder as a run, its weights to the bit"),
     "bench data": ("nugpt.cli.data", "BenchData", "tokens per second of preparing and of loading data"),
     "quickstart": (
         "nugpt.cli.quickstart",

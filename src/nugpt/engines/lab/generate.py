@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,23 @@ def load_trained(directory: RunDirectory, checkpoint: str | None = None, device:
     """The model of a run at its newest checkpoint, or at the one named (`step-000000120`)."""
     spec = directory.spec()
     found = _checkpoint(directory, checkpoint)
-    model = build(spec.model, device=device)
-    model.load_state_dict(dict(found.model))
-    model.requires_grad_(False)
     about = read_json(directory.path / "data.json")
     tokenizer = stored_tokenizer(directory.path, about["end_of_text"])
-    return Trained(spec, model, gains(model, spec.resolved(), device), tokenizer, found.step)
+    return trained_model(spec, found.model, tokenizer, found.step, device)
+
+
+def trained_model(
+    spec: RunSpec, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, step: int, device: str = "cpu"
+) -> Trained:
+    """The model of a run with these weights; a tokenizer that has more ids than the model is refused."""
+    if tokenizer.n_ids > spec.model.vocab_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.n_ids} ids, but the model's vocabulary has {spec.model.vocab_size}"
+        )
+    model = build(spec.model, device=device)
+    model.load_state_dict(dict(tensors))
+    model.requires_grad_(False)
+    return Trained(spec, model, gains(model, spec.resolved(), device), tokenizer, step)
 
 
 def _checkpoint(directory: RunDirectory, name: str | None) -> Checkpoint:

@@ -37,6 +37,10 @@ def restored_state(ensemble: Ensemble, checkpoints: list[Checkpoint]) -> State:
     def stacked(tensors: list[Any], prefix: str = "") -> dict[str, Tensor]:
         for found in tensors:
             wanted = {prefix + name for name in ensemble.names}
+            if prefix and not found:
+                raise ValueError(
+                    "checkpoint has no optimizer state (as an imported one): start a run from it with --start-from"
+                )
             if missing := sorted(wanted - set(found)):
                 raise ValueError(f"checkpoint lacks the tensor {missing[0]!r}")
         return {name: torch.stack([t[prefix + name] for t in tensors]).to(ensemble.device) for name in ensemble.names}

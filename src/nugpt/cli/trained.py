@@ -1,0 +1,49 @@
+"""What commands mean by a trained model: a run, one of its checkpoints, or an exported folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nugpt.store import RunDirectory, Store
+
+if TYPE_CHECKING:
+    from nugpt.engines.lab.generate import Trained
+
+
+def find_checkpoint(name: str, store: Path, checkpoint: str | None) -> tuple[RunDirectory, str | None]:
+    """The run of this directory or hash and the checkpoint asked for, which `name` may be the directory of."""
+    path = Path(name).absolute()
+    if re.fullmatch(r"step-\d{9}", path.name) and path.parent.name == "checkpoints":
+        if checkpoint is not None:
+            raise ValueError(f"{name} is a checkpoint already: leave out --checkpoint {checkpoint}")
+        if not (path.parent.parent / "spec.json").is_file():
+            raise ValueError(f"{name} lies in no run's directory: there is no {path.parent.parent / 'spec.json'}")
+        return RunDirectory(path.parent.parent), path.name
+    try:
+        return Store(store).find(name), checkpoint
+    except ValueError:
+        if not name or not path.exists():
+            raise
+        what = "an exported folder already" if is_folder(name) else "neither a run's directory nor a checkpoint's"
+        raise ValueError(f"{name} is {what}, and no run in {store} begins so") from None
+
+
+def is_folder(name: str) -> bool:
+    """Whether this is a directory with a configuration as exported ones have, and not a run's."""
+    return bool(name) and (Path(name) / "config.json").is_file() and not (Path(name) / "spec.json").is_file()
+
+
+def load_model(name: str, store: Path, checkpoint: str | None, device: str) -> Trained:
+    """The model of a run, a checkpoint or an exported folder, ready to generate."""
+    from nugpt.engines.lab.generate import load_trained, trained_model
+
+    if not is_folder(name):
+        return load_trained(*find_checkpoint(name, store, checkpoint), device)
+    if checkpoint is not None:
+        raise ValueError(f"{name} is an exported folder and has one checkpoint: leave out --checkpoint {checkpoint}")
+    from nugpt.export.read import read_folder
+
+    found = read_folder(Path(name))
+    return trained_model(found.spec, found.tensors, found.tokenizer, found.step, device)
