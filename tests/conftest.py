@@ -62,6 +62,7 @@ PARTS: Mapping[str, Part] = {
     "slow": Part("./dev test -m slow", "nothing to install", lambda: None),
     "gpu": Part("./dev test -m gpu", "use a CUDA machine and a torch built for it", _missing_cuda),
     "titan": Part("./dev test -m titan", _INSTALL.format(extra="titan"), lambda: _missing_modules("torchtitan")),
+    "triton": Part("./dev test -m triton", _INSTALL.format(extra="kernels"), lambda: _missing_modules("triton")),
     "slurm": Part(
         "./dev test -m slurm",
         "install the system packages slurm-wlm and munge",
