@@ -7,6 +7,7 @@ waits for the device, and no operation mixes replicas, so that one that goes bad
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from nugpt.core.init import MODELS, gains, initial_value
 from nugpt.core.optim import adam_
 from nugpt.core.rope import rope_angles
 from nugpt.core.sphere import guarded_length
+from nugpt.data.cache import user_cache
 from nugpt.spec.model import parameter_shapes
 from nugpt.spec.roles import MATRIX_ROLES, Roles
 from nugpt.spec.run import RunSpec
@@ -98,6 +100,8 @@ class Ensemble:
         self.settings = {
             role: (setting(role, "lr"), setting(role, "eps"), setting(role, "weight_decay")) for role in spec.table.rows
         }
+        if compiled or kernels == "fused":
+            _keep_compiled()
         self.fused: FusedStep | None = None
         if kernels == "fused":
             from nugpt.engines.lab.fused_step import FusedStep  # needs Triton, which a CPU machine may lack
@@ -301,6 +305,12 @@ def _update_(
     adam_(parameter, grad, first, second, step, torch.where(alive, lr, 0.0), betas, eps, decay)
     if axis is not None:
         parameter.div_(torch.where(alive, guarded_length(parameter, axis), 1.0))
+
+
+def _keep_compiled() -> None:
+    """Let compiled kernels stay in the user's cache, unless told otherwise, so that only a shape's first run waits."""
+    for variable, name in (("TRITON_CACHE_DIR", "triton"), ("TORCHINDUCTOR_CACHE_DIR", "inductor")):
+        os.environ.setdefault(variable, str(user_cache() / name))
 
 
 def _compile(function: Any) -> Any:
