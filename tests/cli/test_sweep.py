@@ -64,7 +64,7 @@ def test_the_plan_shows_counts_tokens_and_flops(data: Path, tmp_path: Path, caps
     runs = 9 * 3
     assert TOKENS_PER_RUN == 2_560
     assert FLOPS_PER_TOKEN == 283_488
-    assert f"plan mine: 1 curves, {runs} runs" in printed
+    assert f"plan mine: 1 curve, {runs} runs" in printed
     (row,) = [line.split() for line in printed.splitlines() if line.strip().startswith("parametrization=nugpt")]
     tokens, flops = f"{runs * TOKENS_PER_RUN:.3g}", f"{runs * TOKENS_PER_RUN * FLOPS_PER_TOKEN:.3g}"
     assert row == ["parametrization=nugpt", "48", "1", "20", "8", "-8", "…", "-4", "(9)", "3", "27", tokens, flops]

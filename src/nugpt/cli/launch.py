@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text
 from nugpt.cli.run_arguments import Carrier
-from nugpt.cli.show import number, print_table
+from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import run_flops
 
@@ -75,7 +76,7 @@ class Execution:
 def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
     """The plan as a table: curves, counts, FLOPs, tokens, and an estimated time."""
     rows = [_plan_row(curve) for curve in plan.curves]
-    print(f"plan {plan.name}: {len(plan.curves)} curves, {len(plan.specs())} runs")
+    print(f"plan {plan.name}: {counted(len(plan.curves), 'curve')}, {counted(len(plan.specs()), 'run')}")
     columns = ["curve", "d_model", "layers", "steps", "batch", "log2 η", "seeds", "runs", "tokens", "FLOPs"]
     print_table(columns, rows, right=range(1, len(columns)))
     flops = sum(run_flops(spec) for spec in plan.specs())
@@ -93,13 +94,6 @@ def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
             f"hopeless runs are stopped: {rule.margin:g} nats above the best at {rule.times} validations "
             f"after {100 * rule.after:g} % of the run"
         )
-
-
-def label_text(curve: Curve) -> str:
-    """A curve's label in words."""
-    return " ".join(
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in curve.label.items()
-    )
 
 
 def _plan_row(curve: Curve) -> list[str]:
@@ -137,7 +131,7 @@ def _rate(store: Path, device_type: str) -> tuple[float, str]:
         if len(rates) >= 200:
             break
     if rates:
-        return median(rates), f"by {len(rates)} runs of this store, {median(rates):.2g} FLOP/s a worker"
+        return median(rates), f"by {counted(len(rates), 'run')} of this store, {median(rates):.2g} FLOP/s a worker"
     return ASSUMED_RATE[device_type], f"assuming {ASSUMED_RATE[device_type]:.2g} FLOP/s a worker: no run to go by yet"
 
 
@@ -208,13 +202,22 @@ def _launch_local(plan: Plan, directory: PlanDirectory, execution: Execution, op
     with plan_view(plan, directory, execution.stale_after) as watch:
         ended = run_local(directory, commands, watch)
     if ended.interrupted:
-        print("interrupted: the workers have saved, the same command goes on", file=sys.stderr)
+        print(_interrupted(ended.statuses, directory.path / "logs"), file=sys.stderr)
         return 130
     for line in ended.complaints:
         print(line, file=sys.stderr)
     if any(ended.statuses):
         print(f"the workers' logs are in {directory.path / 'logs'}", file=sys.stderr)
     return 2 if 2 in ended.statuses else None
+
+
+def _interrupted(statuses: Sequence[int], logs: Path) -> str:
+    """What the workers' exit statuses say of how they left: 128 and more when they left by themselves on a signal."""
+    lost = sum(not (status == 0 or status > 128) for status in statuses)
+    if not lost:
+        return "interrupted: the workers have saved, the same command goes on"
+    which = f"{lost} of {counted(len(statuses), 'worker')} ended without saving (logs in {logs})"
+    return f"interrupted: {which}; the same command goes on from the last checkpoints"
 
 
 def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) -> int | None:
@@ -239,7 +242,7 @@ def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) ->
     command = [*_worker_command(directory, execution, tasks), "--linger", str(2 * execution.stale_after)]
     job = submit(directory, command, options) if open_runs else None
     if job is not None:
-        print(f"submitted {tasks} tasks as job {job}; logs in {directory.path / 'slurm'}", file=sys.stderr)
+        print(f"submitted {counted(tasks, 'task')} as job {job}; logs in {directory.path / 'slurm'}", file=sys.stderr)
     if execution.detach:
         return 0
     with plan_view(plan, directory, execution.stale_after) as watch:
@@ -259,31 +262,9 @@ def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float, quiet: bo
     if not quiet:
         print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
     if left:
-        print(f"{left} runs are left: the same command goes on with them", file=sys.stderr)
+        word = "is" if left == 1 else "are"
+        print(f"{counted(left, 'run')} {word} left: the same command goes on", file=sys.stderr)
     return 1 if left else 0
-
-
-CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "loss"]
-
-
-def curve_row(curve: CurveState) -> list[str]:
-    """A curve's line: how many runs are in which state, and its optimum as far as it is known."""
-    counts = {
-        state: sum(p.state == state for p in curve.places) for state in dict.fromkeys(p.state for p in curve.places)
-    }
-    total = len(curve.places)
-    ended = sum(counts.get(state, 0) for state in ("done", "diverged", "stopped"))
-    others = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "done")
-    runs = f"{ended}/{total}" + (f" ({others})" if others else "")
-    found = curve.optimum()
-    if found is None:
-        return [label_text(curve.curve), runs, "–", "–", "–", "–"]
-    interval = "–" if found.interval is None else f"{found.interval[0]:.2f} … {found.interval[1]:.2f}"
-    best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
-    losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
-    lowest = min((loss for loss in losses if loss is not None), default=None)
-    verdict = found.verdict + (f" ({found.side})" if found.side else "")
-    return [label_text(curve.curve), runs, best, interval, verdict, number(lowest)]
 
 
 @contextmanager
@@ -305,7 +286,7 @@ def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Itera
         left = sum(run_flops(p.spec) for p in places if p.record is None)
         eta = f", about {_duration(left / speed)} left" if speed > 0 and left else ""
         last["now"] = len(ended)
-        return curves, f"{len(ended)} of {len(places)} runs{eta}"
+        return curves, f"{len(ended)} of {counted(len(places), 'run')}{eta}"
 
     if sys.stderr.isatty():
         from rich.console import Console, Group

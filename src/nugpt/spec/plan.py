@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nugpt.spec.run import RunSpec
@@ -44,7 +44,7 @@ class Curve:
 
     def run(self, log2_lr: float, seed: int) -> RunSpec:
         """The run of this curve at one learning rate and seed."""
-        return replace(self.spec, lr=lr_at(log2_lr), seed=seed)
+        return self.spec.at(lr_at(log2_lr), seed)
 
     def runs(self, log2_lrs: Iterable[float] | None = None) -> dict[tuple[float, int], RunSpec]:
         """(log2 η, seed) → run, over the curve's grid or the one given."""
@@ -54,7 +54,7 @@ class Curve:
     @property
     def key(self) -> str:
         """The hash of what its runs share."""
-        return replace(self.spec, lr=1.0, seed=0).hash
+        return self.spec.at(1.0, 0).hash
 
 
 @dataclass(frozen=True)

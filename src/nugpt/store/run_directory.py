@@ -13,6 +13,7 @@ from typing import Any
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, write_bytes, write_json
+from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
 
@@ -96,8 +97,7 @@ class RunDirectory:
 
     def newest_step(self) -> int:
         """The step of the newest checkpoint by its name, −1 when there is none."""
-        steps = [int(path.name.removeprefix("step-")) for path in self.checkpoints.glob("step-*")]
-        return max(steps, default=-1)
+        return max(steps_in(self.checkpoints), default=-1)
 
     def add_failure(self, error: str, trace: str) -> None:
         """Note a crash: unlike a divergence it is no result, and the run is tried again."""

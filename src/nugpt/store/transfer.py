@@ -155,7 +155,7 @@ def _read_pack(file: Path) -> _Pack:
             else:
                 raise ValueError(f"{file}: member {name!r} is not of a store's form")
     except FileNotFoundError:
-        raise
+        raise ValueError(f"{file} does not exist: give a file made by `nugpt store pack`") from None
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"{file} is not a whole pack of a store: {error}") from None
     for name, files in runs.items():

@@ -32,7 +32,9 @@ from nugpt.engines.lab.restore import replica_counters, replica_tensors, restore
 from nugpt.spec.model import flops_per_token
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, packable
-from nugpt.store import Checkpoint, RunDirectory, Store, latest_checkpoint, save_checkpoint
+from nugpt.store import Checkpoint, RunDirectory, Store, save_checkpoint
+from nugpt.store.checkpoint import checkpoint_at, drop_after, steps_in
+from nugpt.store.meeting import START, meetings
 from nugpt.store.run_directory import ENDED
 
 EMA_BETA = 0.95  # of the validation loss, as in the paper
@@ -108,18 +110,39 @@ def execute(
     runs = [_Run(number, specs[number], store.run(specs[number]), None) for number in sorted(once.values())]
     todo = [run for run in runs if not run.directory.has_ended(ended)]
     hooks.guard()
-    for run in todo:
-        run.checkpoint = latest_checkpoint(run.directory.checkpoints)
-        run.directory.cut_metrics(run.checkpoint.step if run.checkpoint else 0)
     # Replicas that stand at different steps cannot share a batch: each group goes on by itself.
-    for step in sorted({_step_of(run) for run in todo}, reverse=True):
-        _train([run for run in todo if _step_of(run) == step], runs, dataset, options, progress, starts or {}, hooks)
+    for group in _find_checkpoints(todo):
+        for run in group:
+            step = run.checkpoint.step if run.checkpoint else 0
+            run.directory.cut_metrics(step)
+            drop_after(run.directory.checkpoints, step)
+        _train(group, runs, dataset, options, progress, starts or {}, hooks)
     records = {run.spec.hash: record for run in runs if (record := run.directory.record()) is not None}
     return [records[spec.hash] for spec in specs]
 
 
-def _step_of(run: _Run) -> int:
-    return run.checkpoint.step if run.checkpoint else -1
+def _find_checkpoints(runs: list[_Run]) -> list[list[_Run]]:
+    """Give each run the checkpoint it goes on from, and return those that go on together, the furthest first."""
+    saved = [set(steps_in(run.directory.checkpoints)) for run in runs]
+    loaded: dict[tuple[int, int], Checkpoint] = {}
+    while True:
+        found = meetings([run.spec for run in runs], saved)
+        spoiled = False
+        for meeting in found:
+            for i in meeting.members if meeting.step != START else ():
+                if (i, meeting.step) not in loaded:
+                    checkpoint = checkpoint_at(runs[i].directory.checkpoints, meeting.step)
+                    if checkpoint is None:
+                        saved[i].discard(meeting.step)
+                        spoiled = True
+                    else:
+                        loaded[i, meeting.step] = checkpoint
+        if not spoiled:
+            break
+    for meeting in found:
+        for i in meeting.members:
+            runs[i].checkpoint = loaded.get((i, meeting.step))
+    return [[runs[i] for i in meeting.members] for meeting in found]
 
 
 def _check_data(spec: RunSpec, dataset: TokenDataset) -> None:
