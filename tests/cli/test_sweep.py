@@ -301,11 +301,27 @@ def test_ctrl_c_lets_the_workers_save_and_the_same_command_goes_on(data: Path, t
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate()
     assert process.returncode == 130, stderr
-    assert b"the same command goes on" in stderr
+    assert b"interrupted: the workers have saved, the same command goes on" in stderr
     assert "the state is saved" in logs(tmp_path / "runs")
     assert set(places(tmp_path / "runs").values()) == {"stale"}  # begun, saved, and held by nobody
     for run in Store(tmp_path / "runs").runs():
         assert 0 < run.newest_step() < 4000
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        ((143, 143), "the workers have saved"),
+        ((143, 0), "the workers have saved"),
+        ((143, -9), "1 of 2 workers ended without saving"),
+        ((-15,), "1 of 1 worker ended without saving"),
+        ((1, 2), "2 of 2 workers ended without saving"),
+    ],
+)
+def test_what_is_said_of_an_interruption_follows_the_workers_statuses(statuses: tuple[int, ...], words: str) -> None:
+    line = launch._interrupted(statuses, Path("logs"))
+    assert line.startswith(f"interrupted: {words}")
+    assert "the same command goes on" in line
 
 
 def lay_down(store: Path, capsys: pytest.CaptureFixture[str], data: Path) -> PlanDirectory:

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nugpt.fit.optimum
 from nugpt.fit.interval import Interval
 from nugpt.fit.points import Point
 from nugpt.spec import Base, Extent, ModelConfig, load_table

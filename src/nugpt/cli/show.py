@@ -45,7 +45,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     """The lines that rich would print into a file; it takes a second for a thousand rows."""
     from rich.cells import cell_len
 
-    widths = [max(1, *map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         pads = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
