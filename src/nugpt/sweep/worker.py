@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -191,7 +192,7 @@ def _execute(
             failure = _attempt(pack, [place.spec for place in places], store, engine, outcome, stop, say, request)
             if failure is None:
                 continue
-            # Out of the handler, whose traceback would keep the ensemble's memory.
+            gc.collect()  # out of the handler, whose traceback would keep the ensemble's memory
             middle = len(pack) // 2
             if len(pack) == 1:
                 _give_up(pack[0], failure, outcome, memory, say)

@@ -25,6 +25,7 @@ import nugpt
 from nugpt.core.schedule import multiplier
 from nugpt.data import TokenDataset, prefetch
 from nugpt.data.tokenizer import TOKENIZER_FILE
+from nugpt.engines.lab.device import device_name
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.evaluate import ValidationLoss, ValidationSet, validate
 from nugpt.engines.lab.options import Options
@@ -208,14 +209,14 @@ def _train(
             ensemble.train_step(state, tokens, targets, course, micro)
             progress.step(state.step)
             if state.step % log_every == 0 or state.step == spec.steps:
-                hooks.guard()
-                _log(ensemble, state, runs, course, progress)
+                _log(ensemble, state, runs, course, progress, hooks.guard)
                 alive = state.alive.tolist()
                 if dead := [r for r, run in enumerate(runs) if not alive[r] and not run.ended]:
                     finish(dead, "diverged")
             if state.step in validate_at:
-                hooks.guard()
-                _validation_rows(state, runs, validate(ensemble, state, validation, micro), progress)
+                found = validate(ensemble, state, validation, micro)
+                hooks.guard()  # after what takes time, and once for the rows of a step, which take none
+                _validation_rows(state, runs, found, progress)
                 if hooks.stop is not None and state.step < spec.steps:
                     asked = hooks.stop(state.step, [_current_loss(run, group) for run in all_runs])
                     flagged = {run.spec.hash for run, stopped in zip(all_runs, asked, strict=True) if stopped}
@@ -314,11 +315,19 @@ def _batches(
         yield pair[0], pair[1]
 
 
-def _log(ensemble: Ensemble, state: State, runs: list[_Run], course: float, progress: Progress) -> None:
+def _log(
+    ensemble: Ensemble,
+    state: State,
+    runs: list[_Run],
+    course: float,
+    progress: Progress,
+    guard: Callable[[], None],
+) -> None:
     """A row of metrics per replica: mean loss since the last row, gradient norm, distance from the sphere."""
     losses = (state.loss_sum / state.logged).tolist()
     norms, errors = state.grad_norm.tolist(), ensemble.norm_error(state).tolist()
     alive, died_at = state.alive.tolist(), state.died_at.tolist()
+    guard()  # only here, where the device has been waited for
     for r, run in enumerate(runs):
         row: dict[str, Any] = {"step": state.step, "kind": "train", "lr_multiplier": course}
         if alive[r]:
@@ -404,7 +413,7 @@ def _record(
             "nugpt": nugpt.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": torch.cuda.get_device_name(ensemble.device) if cuda else platform.machine(),
+            "device": device_name(ensemble.device),
             "device_type": ensemble.device.type,
             "threads": torch.get_num_threads(),
             "compile": compiled,
