@@ -14,7 +14,7 @@ from nugpt.engines.lab.device import cpu_name, device_name
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("processor\t: 0\nvendor_id\t: X\nmodel\t\t: 85\nmodel name\t: Some  CPU @ 2.0GHz\nflags\t: a\n", "Some CPU @ 2.0GHz"),
+        ("vendor_id\t: X\nmodel\t\t: 85\nmodel name\t: Some  CPU @ 2.0GHz\nflags\t: a\n", "Some CPU @ 2.0GHz"),
         ("processor\t: 0\nModel\t\t: Board of some maker\n", "Board of some maker"),
         ("processor\t: 0\nmodel name\t:\n", platform.processor() or platform.machine()),
         (None, platform.processor() or platform.machine()),
