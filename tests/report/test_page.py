@@ -56,7 +56,7 @@ def test_verdicts_stand_before_everything_else(made: Made) -> None:
 
 def test_planted_truths_are_judged_as_they_were_planted(made: Made) -> None:
     answers = {one.claim.text: one.verdict.answer for plan in made.written.answers for one in plan.judged}
-    assert answers["nGPT's best learning rate does not transfer over width."] == "holds"
+    assert answers["nGPT's best learning rate does not transfer over width: it falls."] == "holds"
     assert answers["νGPT's best learning rate transfers over width."] == "holds"
     assert answers["The best learning rate falls as iterations to the power −1/3."] == "holds"
     assert answers["The mean effective α̂_A falls about as depth to the power −1/2."] == "holds"

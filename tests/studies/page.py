@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from nugpt.spec.plan import Plan
+from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import RunSpec, run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting, Study
 from nugpt.spec.study_rules import describe
-from nugpt.studies import STUDIES, plan
+from nugpt.studies import EVIDENCE, STUDIES, plan
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
 BEGIN = "<!-- from here on written by `python -m tests.studies.page` -->\n"
@@ -45,6 +45,7 @@ def generated() -> str:
     )
     sizes = "\n".join(_size_row(study, scale) for study in STUDIES.values() for scale in ORDER)
     union = "\n".join(_union_row(scale) for scale in ORDER)
+    evidence = "\n".join(_evidence_rows())
     return f"""
 ## Claims and rules
 
@@ -65,9 +66,18 @@ on two CPU cores, at `lab` and `evidence` on one H200; compiling, validation and
 
 Runs that studies share are run once.
 
-| scale | runs | FLOPs | hours |
-|---|---|---|---|
+| scale | runs | FLOPs | hours | hours with refinement |
+|---|---|---|---|---|
 {union}
+
+## Evidence, in the order of its runs
+
+Only runs that no row above has are counted. Refined: with the points that a plan adds around an optimum that lies at
+the middle of its first grid. Where it lies elsewhere, points beyond the grid come on top.
+
+| row | study | runs | refined | minutes | hours so far |
+|---|---|---|---|---|---|
+{evidence}
 """
 
 
@@ -94,10 +104,37 @@ def _size_row(study: Study, scale: str) -> str:
 
 
 def _union_row(scale: str) -> str:
-    specs = {spec.hash: spec for study in STUDIES.values() for spec in planned(study, scale).specs()}.values()
-    seconds = _seconds(scale, specs)
-    hours = "" if seconds is None else f"{seconds / 3600:.1f}"
-    return f"| {scale} | {len(specs)} | {sum(map(run_flops, specs)):.1e} | {hours} |"
+    specs = {spec.hash: spec for study in STUDIES.values() for spec in planned(study, scale).specs()}
+    grown = {spec.hash: spec for study in STUDIES.values() for spec in refined(planned(study, scale))}
+    hours = ["" if (s := _seconds(scale, found.values())) is None else f"{s / 3600:.1f}" for found in (specs, grown)]
+    return f"| {scale} | {len(specs)} | {sum(map(run_flops, specs.values())):.1e} | {' | '.join(hours)} |"
+
+
+def refined(made: Plan) -> list[RunSpec]:
+    """The plan's runs and those that its refinement adds if every optimum lies at the middle of its grid."""
+    return [spec for curve in made.curves for spec in curve.runs(_refined_grid(curve, made)).values()]
+
+
+def _refined_grid(curve: Curve, made: Plan) -> list[float]:
+    grid = {*curve.log2_lrs}
+    middle = curve.log2_lrs[len(curve.log2_lrs) // 2]
+    if len(grid) > 1:
+        grid |= {middle + k * spacing for spacing in made.policy.refine for k in range(-curve.fine, curve.fine + 1)}
+    return sorted(grid)
+
+
+def _evidence_rows() -> Iterator[str]:
+    seen: set[str] = set()
+    total = 0.0
+    for row, ids in EVIDENCE.items():
+        for id in ids:
+            made = planned(STUDIES[id], "evidence")
+            first = {spec.hash: spec for spec in made.specs() if spec.hash not in seen}
+            grown = {spec.hash: spec for spec in refined(made) if spec.hash not in seen}
+            seconds = sum(map(h200_seconds, grown.values()))
+            total += seconds
+            seen |= set(grown)
+            yield f"| {row} | `{id}` | {len(first)} | {len(grown)} | {seconds / 60:.1f} | {total / 3600:.1f} |"
 
 
 def _seconds(scale: str, specs: Iterable[RunSpec]) -> float | None:
