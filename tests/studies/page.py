@@ -6,22 +6,18 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.plan import Plan
 from nugpt.spec.run import RunSpec, run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting, Study
 from nugpt.spec.study_rules import describe
 from nugpt.studies import EVIDENCE, STUDIES, plan
+from nugpt.sweep.cost import expected_seconds, refined, total_seconds
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
 BEGIN = "<!-- from here on written by `python -m tests.studies.page` -->\n"
 ORDER = ("tiny", "lab", "evidence", "paper")
-# First measurements on one H200 (milliseconds per replica and step, 4 layers, 16k tokens: 2.04, 2.85, 5.06 at d_model
-# 96, 192, 384): 0.4 ms a layer and 310 TFLOP/s meet all three within 3 %.
-LAYER_S = 0.4e-3
-H200_FLOPS = 310e12
-# One core: 0.05, 0.14 and 0.4 s per replica and step at tiny-l2h1, -l2h2 and -l2h4, which are 1.4, 4.2 and 14 GFLOP.
-CORE_FLOPS, CORES = 30e9, 2
+CORES = 2
 
 
 def setting(scale: str) -> Setting:
@@ -33,7 +29,7 @@ def planned(study: Study, scale: str) -> Plan:
 
 
 def h200_seconds(spec: RunSpec) -> float:
-    return spec.steps * LAYER_S * spec.model.n_layers + run_flops(spec) / H200_FLOPS
+    return expected_seconds(spec, "cuda")
 
 
 @cache
@@ -110,19 +106,6 @@ def _union_row(scale: str) -> str:
     return f"| {scale} | {len(specs)} | {sum(map(run_flops, specs.values())):.1e} | {' | '.join(hours)} |"
 
 
-def refined(made: Plan) -> list[RunSpec]:
-    """The plan's runs and those that its refinement adds if every optimum lies at the middle of its grid."""
-    return [spec for curve in made.curves for spec in curve.runs(_refined_grid(curve, made)).values()]
-
-
-def _refined_grid(curve: Curve, made: Plan) -> list[float]:
-    grid = {*curve.log2_lrs}
-    middle = curve.log2_lrs[len(curve.log2_lrs) // 2]
-    if len(grid) > 1:
-        grid |= {middle + k * spacing for spacing in made.policy.refine for k in range(-curve.fine, curve.fine + 1)}
-    return sorted(grid)
-
-
 def _evidence_rows() -> Iterator[str]:
     seen: set[str] = set()
     total = 0.0
@@ -140,7 +123,7 @@ def _evidence_rows() -> Iterator[str]:
 def _seconds(scale: str, specs: Iterable[RunSpec]) -> float | None:
     if scale == "paper":
         return None  # a cluster's, and nobody has measured one
-    return sum(run_flops(s) / (CORES * CORE_FLOPS) if scale == "tiny" else h200_seconds(s) for s in specs)
+    return total_seconds(specs, "cpu") / CORES if scale == "tiny" else total_seconds(specs, "cuda")
 
 
 if __name__ == "__main__":

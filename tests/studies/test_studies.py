@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.studies.page import CORE_FLOPS, h200_seconds, planned, refined, setting
+from tests.studies.page import h200_seconds, planned, setting
 
 import nugpt.studies
 from nugpt.spec.model import non_embedding_parameters
@@ -21,6 +21,7 @@ from nugpt.spec.run import run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting
 from nugpt.studies import EVIDENCE, STUDIES, plan, study
+from nugpt.sweep.cost import CORE_FLOPS, refined
 
 IDS = list(STUDIES)
 SCALE_NAMES = ("paper", "evidence", "lab", "tiny")

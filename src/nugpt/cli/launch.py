@@ -15,6 +15,7 @@ from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import run_flops
+from nugpt.sweep.cost import expected_seconds, refined, total_seconds
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from nugpt.sweep.state import CurveState
 
 EXECUTORS = ("local", "slurm")
-# FLOP/s that a time is estimated from while the store has no record of the device: cautious guesses, printed as such.
-ASSUMED_RATE = {"cpu": 2e10, "cuda": 5e13}
+# Where an estimate comes from while the store has no record of the device.
+ASSUMED = {"cpu": "as first measured on one core", "cuda": "as first measured on one H200"}
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,17 @@ def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
     columns = ["curve", "d_model", "layers", "steps", "batch", "log2 η", "seeds", "runs", "tokens", "FLOPs"]
     print_table(columns, rows, right=range(1, len(columns)))
     flops = sum(run_flops(spec) for spec in plan.specs())
-    rate, source = _rate(store, device_type)
+    slower, source = _slower(store, device_type)
     tokens = sum(spec.steps * spec.batch * spec.model.seq_len for spec in plan.specs())
-    print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {_duration(flops / rate / workers)} ({source})")
+    seconds = slower * total_seconds(plan.specs(), device_type) / workers
+    print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {_duration(seconds)} ({source})")
     policy = plan.policy
     grows = [f"up to {policy.extend} points beyond an edge"] if policy.extend else []
     grows += [f"{spacing:g} octave around the optimum" for spacing in policy.refine]
     if grows:
-        print(f"the grid grows by itself: {', then '.join(grows)}")
+        more = slower * total_seconds(refined(plan), device_type) / workers - seconds
+        longer = f"; refining takes about {_duration(more)} more" if policy.refine else ""
+        print(f"the grid grows by itself: {', then '.join(grows)}{longer}")
     if policy.stop is not None:
         rule = policy.stop
         print(
@@ -114,25 +118,32 @@ def _plan_row(curve: Curve) -> list[str]:
     ]
 
 
-def _rate(store: Path, device_type: str) -> tuple[float, str]:
-    """FLOP/s of one worker: the median of the store's records on such a device, else a guess that says so."""
+def _slower(store: Path, device_type: str) -> tuple[float, str]:
+    """How much longer runs take than first measured: the median of the store's records on such a device, and how known.
+
+    A ratio and not a rate: a store's runs may be of other shapes, and small ones waste more of a device.
+    """
     from statistics import median
 
     from nugpt.store import Store
 
-    rates = []
+    ratios = []
     for run in Store(store).runs():
         try:
             record = run.record()
-        except ValueError:  # a spoiled record is `status`'s to name; it must not keep other plans from running
+            if record is None or record.carried_by.get("device_type") != device_type or record.wall_s <= 0:
+                continue
+            share = record.steps / run.spec().steps  # a diverged run's time is that of its steps
+            expected = share * expected_seconds(run.spec(), device_type)
+        except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
             continue
-        if record is not None and record.carried_by.get("device_type") == device_type and record.wall_s > 0:
-            rates.append(record.flops * record.carried_by.get("replicas", 1) / record.wall_s)
-        if len(rates) >= 200:
+        if expected > 0:
+            ratios.append(record.wall_s / record.carried_by.get("replicas", 1) / expected)
+        if len(ratios) >= 200:
             break
-    if rates:
-        return median(rates), f"by {counted(len(rates), 'run')} of this store, {median(rates):.2g} FLOP/s a worker"
-    return ASSUMED_RATE[device_type], f"assuming {ASSUMED_RATE[device_type]:.2g} FLOP/s a worker: no run to go by yet"
+    if ratios:
+        return median(ratios), f"by {counted(len(ratios), 'run')} of this store"
+    return 1.0, f"{ASSUMED[device_type]}: no run to go by yet"
 
 
 def _duration(seconds: float) -> str:
