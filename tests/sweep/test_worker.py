@@ -26,7 +26,7 @@ from tests.sweep.small import (
     states,
 )
 
-from nugpt.spec.plan import Curve, Plan, Policy
+from nugpt.spec.plan import Curve, Plan, Policy, StopRule
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory, Store
 from nugpt.store.claims import LostClaim, claim
@@ -344,6 +344,26 @@ def test_runs_of_a_worker_that_is_no_more_are_taken_over(tmp_path: Path) -> None
         held.path.write_text(json.dumps(about | {"began": "another time"}))  # of an earlier process of this number
     assert {place.state for place in states(directory)[0].places} == {"stale"}
     assert finish(directory, FakeEngine()).done == 5
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_checkpoints_of_what_is_done_are_dropped_unless_kept(tmp_path: Path, keep: bool) -> None:
+    rule = StopRule()
+    directory = make_directory(tmp_path, make_plan(policy=Policy(extend=0, stop=rule)))
+    specs = directory.plan().specs()
+    bad = {specs[0].hash: 9.0, specs[4].hash: None}  # hopeless, and diverging
+
+    def before(given: list[RunSpec]) -> None:
+        for spec in given:
+            (directory.store.run(spec).checkpoints / "step-000000100").mkdir(parents=True)
+
+    finish(directory, FakeEngine(lambda spec: bad.get(spec.hash, 3.0), before=before), keep_checkpoints=keep)
+    ended = {place.state: place.spec for place in states(directory)[0].places}
+    assert set(ended) == {"stopped", "done", "diverged"}
+    for state, spec in ended.items():
+        # One that was stopped may be taken up again, so it always keeps its own.
+        assert run_directory(directory.store, spec).checkpoints.is_dir() == (keep or state == "stopped")
+        assert run_directory(directory.store, spec).record() is not None
 
 
 def test_a_worker_waits_for_others_no_longer_than_it_was_told(tmp_path: Path) -> None:

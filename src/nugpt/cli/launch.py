@@ -41,6 +41,8 @@ class Execution:
     """local: the devices to use; by default every GPU, else the CPU."""
     replicas: int | None = None
     """Runs per ensemble at the most; as many as the device holds by default."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints of runs that are done; by default a sweep keeps their records and metrics alone."""
     stale_after: float = 300.0
     """Seconds without a sign of life after which a worker's runs are taken over."""
     partition: str | None = None
@@ -183,7 +185,8 @@ def launch(
     store.mkdir(parents=True, exist_ok=True)
     directory = PlanDirectory.of(Store(store), plan)
     options = asdict(carrier.options())
-    directory.write_launch({"data": str(dataset.path.resolve()), "options": options})
+    data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
+    directory.write_launch({"data": data, "options": options, "keep_checkpoints": keep})
     status = (
         _launch_local(plan, directory, execution, options)
         if execution.executor == "local"

@@ -61,7 +61,8 @@ class Worker:
             raise ValueError(f"{directory.path / 'launch.json'}: not options of this version: {error}") from None
         if self.device is not None:
             options = replace(options, device=self.device)
-        settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger)
+        keep = bool(launch.get("keep_checkpoints", True))
+        settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger, keep_checkpoints=keep)
         engine = LabEngine(open_dataset(launch["data"]), options)
         try:
             outcome = work(directory, engine, settings, _say, request)

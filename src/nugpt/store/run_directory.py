@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -98,6 +99,12 @@ class RunDirectory:
     def newest_step(self) -> int:
         """The step of the newest checkpoint by its name, −1 when there is none."""
         return max(steps_in(self.checkpoints), default=-1)
+
+    def drop_checkpoints(self) -> int:
+        """Remove the run's checkpoints and return the bytes won."""
+        won = sum(path.stat().st_size for path in self.checkpoints.rglob("*") if path.is_file())
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        return won
 
     def add_failure(self, error: str, trace: str) -> None:
         """Note a crash: unlike a divergence it is no result, and the run is tried again."""

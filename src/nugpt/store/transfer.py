@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import re
-import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -229,6 +228,5 @@ def prune(store: Store, keep: frozenset[str] = frozenset(), only: frozenset[str]
             continue
         if not run.has_ended(("done", "diverged")) or not run.checkpoints.is_dir():
             continue
-        won += sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
-        shutil.rmtree(run.checkpoints)
+        won += run.drop_checkpoints()
     return won

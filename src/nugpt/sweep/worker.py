@@ -50,6 +50,7 @@ class WorkerOptions:
     peers: int = 1  # workers on the same plan: each takes no more than its share of what can be packed
     linger: float = 0.0  # seconds to wait for runs of other workers before leaving
     poll: float = 1.0
+    keep_checkpoints: bool = True  # of runs that are done: a plan wants their losses, and a thousand fill a disk
 
     def __post_init__(self) -> None:
         if not self.stale_after > 0:
@@ -96,7 +97,7 @@ def work(
             if pack:
                 deadline = None
                 heart.hold(pack)
-                _execute(pack, plan, curves, store, engine, outcome, memory, say, request)
+                _execute(pack, plan, curves, store, engine, outcome, memory, say, request, options.keep_checkpoints)
                 heart.hold(())
                 continue
             waiting = any(place.state == "running" for curve in curves for place in curve.places)
@@ -174,6 +175,7 @@ def _execute(
     memory: _Memory,
     say: Callable[[str], None],
     request: Request,
+    keep: bool,
 ) -> None:
     """Run one ensemble; when it does not fit or fails, try its parts, down to the run that is at fault."""
     by_hash = {place.spec.hash: place for curve in curves for place in curve.places}
@@ -191,6 +193,7 @@ def _execute(
             stop = _stop_asked(plan.policy.stop, places, curves, store)
             failure = _attempt(pack, [place.spec for place in places], store, engine, outcome, stop, say, request)
             if failure is None:
+                _drop_checkpoints([] if keep else pack)
                 continue
             gc.collect()  # out of the handler, whose traceback would keep the ensemble's memory
             middle = len(pack) // 2
@@ -255,6 +258,13 @@ def _attempt(
         held.finish()
     outcome.done += len(claims)
     return None
+
+
+def _drop_checkpoints(claims: list[Claim]) -> None:
+    """Of runs that are done or diverged; one that was stopped may be taken up again."""
+    for held in claims:
+        if held.run.has_ended(("done", "diverged")):
+            held.run.drop_checkpoints()
 
 
 def _is_out_of_memory(error: Exception) -> bool:
