@@ -197,9 +197,11 @@ def test_little_is_known_and_the_page_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_well_measured_carries_no_caveat(tmp_path: Path) -> None:
-    """Five learning rates and two seeds or more, at the scale that decides."""
+    """Five learning rates and two seeds or more, at the scale that decides: octaves, and quarters as they are added."""
     store = Store(tmp_path / "runs")
-    fill(store, study_plans("steps-sweep-ngpt-ours", scale="evidence"))
+    (plan,) = study_plans("steps-sweep-ngpt-ours", scale="evidence")
+    grid = (-9.0, -8.0, -7.5, -7.0, -6.5, -6.0, -5.0)
+    fill(store, [replace(plan, curves=tuple(replace(c, log2_lrs=grid) for c in plan.curves))])
     assert "Read with care" not in page_of(source_of(store), tmp_path / "report")
 
 
