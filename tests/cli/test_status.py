@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +20,7 @@ from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.claims import claim
 from nugpt.store.plans import Addition, PlanDirectory
+from nugpt.sweep.state import plan_state
 
 ALL = ("done", "diverged", "stopped", "running", "stale", "failed", "missing")
 
@@ -80,6 +82,9 @@ def test_every_state_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -
     assert [run["state"] for run in curve["runs"]] == list(ALL)
     assert [run["log2_lr"] for run in curve["runs"]] == list(range(-8, -8 + len(ALL)))
     assert [run["val_loss"] for run in curve["runs"]] == [3.25, None, 3.25, None, None, None, None]
+    assert curve["optimum"] is None  # nobody asked for a fit
+    assert curve["best_seen"] == {"log2_lr": -8, "loss": 3.25, "side": "left"}
+    (curve,) = told(store, capsys, "--fit")["plans"]["plan"]
     assert curve["optimum"]["verdict"] in ("enclosed", "edge-censored", "flat")
     # An end that the data do not bound is null: JSON has no infinity.
     assert all(end is None or isinstance(end, float) for end in curve["optimum"]["interval"])
@@ -118,10 +123,14 @@ def test_one_plan_is_shown_run_by_run(store: Store, capsys: pytest.CaptureFixtur
 def test_an_edge_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make_directory(tmp_path)
     finish(directory, FakeEngine(loss=lambda spec: 3.0 - spec.lr * 40))
-    printed = shown(directory.store, capsys)
+    (row,) = [line.split() for line in shown(directory.store, capsys).splitlines() if line.startswith(" of=plan")]
+    assert row == ["of=plan", "5/5", "-4", "0.5", "right"]
+    printed = shown(directory.store, capsys, "--fit")
     assert "5/5" in printed
     assert "edge-censored (right)" in printed
-    optimum = told(directory.store, capsys)["plans"]["plan"][0]["optimum"]
+    assert "at least" in printed
+    assert "inf" not in printed
+    optimum = told(directory.store, capsys, "--fit")["plans"]["plan"][0]["optimum"]
     assert (optimum["verdict"], optimum["side"], optimum["log2_lr"]) == ("edge-censored", "right", None)
     assert optimum["interval"][1] is None
 
@@ -129,7 +138,52 @@ def test_an_edge_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_plan_of_which_nothing_has_ended_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make_directory(tmp_path)
     assert "0/5 (5 missing)" in shown(directory.store, capsys)
-    assert told(directory.store, capsys)["plans"]["plan"][0]["optimum"] is None
+    (curve,) = told(directory.store, capsys, "--fit")["plans"]["plan"]
+    assert (curve["optimum"], curve["best_seen"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        # rows: one learning rate each, from 2^-8 up; a loss per seed, None for one that diverged
+        ([(3.5, 3.4), (3.0, 3.1), (3.2, 3.2)], (-7, 3.05, None)),
+        ([(3.0, 3.1), (3.5, 3.4)], (-8, 3.05, "left")),
+        ([(3.5, 3.4), (3.0, 3.1)], (-7, 3.05, "right")),
+        ([(3.0, 3.1)], (-8, 3.05, "both")),
+        ([(3.5, 3.4), (3.0, 3.1), (None, None)], (-7, 3.05, None)),  # what diverged encloses
+        ([(3.5, 3.4), (3.0, 3.1), (2.0, None)], (-7, 3.05, None)),  # half of its seeds failed
+        ([(None, None)], None),
+    ],
+)
+def test_the_best_learning_rate_seen(
+    tmp_path: Path, losses: list[tuple[float | None, ...]], best: tuple[float, float, str | None] | None
+) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=range(-8, -8 + len(losses)), seeds=(0, 1)))
+    for spec, loss in zip(directory.plan().specs(), (loss for row in losses for loss in row), strict=True):
+        directory.store.run(spec).write_record(record_of(spec, loss, "diverged" if loss is None else "done"))
+    (curve,) = plan_state(directory.plan(), directory, 300.0)
+    found = curve.best()
+    assert (None if found is None else (found.log2_lr, round(found.loss, 6), found.side)) == best
+
+
+def test_no_fit_is_imported_unless_asked_for(store: Store) -> None:
+    script = (
+        "import sys; from nugpt.cli.main import main; main(sys.argv[1:]); print(sorted(sys.modules), file=sys.stderr)"
+    )
+    for more, wanted in (([], False), (["--json"], False), (["--fit"], True)):
+        command = [sys.executable, "-c", script, "status", "--store", str(store.root), *more]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        assert ("'nugpt.fit.optimum'" in found) == ("'numpy'" in found) == wanted
+        assert "'torch'" not in found
+
+
+@pytest.mark.parametrize("seconds", ["-5", "0", "nan"])
+def test_a_silence_that_cannot_be_meant_is_refused(
+    store: Store, capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    assert main(["status", "--store", str(store.root), "--stale-after", seconds]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "stale_after is" in line
 
 
 def test_looking_changes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

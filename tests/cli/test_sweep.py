@@ -19,6 +19,7 @@ from nugpt.cli import launch
 from nugpt.cli.main import main
 from nugpt.cli.sweep import log2_lrs
 from nugpt.spec.plan import Plan
+from nugpt.spec.run import run_flops
 from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory
 from nugpt.sweep.executors.local import run_local
@@ -64,12 +65,12 @@ def test_the_plan_shows_counts_tokens_and_flops(data: Path, tmp_path: Path, caps
     runs = 9 * 3
     assert TOKENS_PER_RUN == 2_560
     assert FLOPS_PER_TOKEN == 283_488
-    assert f"plan mine: 1 curves, {runs} runs" in printed
+    assert f"plan mine: 1 curve, {runs} runs" in printed
     (row,) = [line.split() for line in printed.splitlines() if line.strip().startswith("parametrization=nugpt")]
     tokens, flops = f"{runs * TOKENS_PER_RUN:.3g}", f"{runs * TOKENS_PER_RUN * FLOPS_PER_TOKEN:.3g}"
     assert row == ["parametrization=nugpt", "48", "1", "20", "8", "-8", "…", "-4", "(9)", "3", "27", tokens, flops]
     assert f"all: {tokens} tokens, {flops} FLOPs, about " in printed
-    assert "assuming" in printed
+    assert "as first measured on one core" in printed
     assert "no run to go by yet" in printed
     assert "up to 4 points beyond an edge" in printed
     assert not (tmp_path / "runs").exists()  # printing runs nothing and leaves nothing
@@ -99,9 +100,19 @@ def test_the_time_is_estimated_from_the_stores_own_runs(
         store.run(spec).write_record(record_of(spec, flops=1e9, wall_s=wall, carried_by=carried))
     more = ["--log2-lr", "-8", "-7", "--seed", *map(str, range(100)), "--workers", "1"]
     assert main(arguments(data, tmp_path / "runs", *more)) == 0
-    # The median run made 2 · 1e9 FLOPs in 2 s together with its neighbour: 1e9 a second.
-    seconds = 200 * TOKENS_PER_RUN * FLOPS_PER_TOKEN / 1e9
-    assert f"about {seconds / 60:.0f} min (by 3 runs of this store, 1e+09 FLOP/s a worker)" in capsys.readouterr().out
+    # The median run took 2 s together with its neighbour: a second by itself, for so many FLOPs.
+    seconds = 200 * TOKENS_PER_RUN * FLOPS_PER_TOKEN / run_flops(spec)
+    assert f"about {seconds / 60:.0f} min (by 3 runs of this store)" in capsys.readouterr().out
+
+
+def test_what_refining_takes_is_estimated_too(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = arguments(data, tmp_path / "runs", "--log2-lr", "-8:-4:1", "--steps", "50000", "--workers", "1")
+    assert main([*words, "--refine", "0.25"]) == 0
+    printed = capsys.readouterr().out
+    run = 50_000 * 8 * 16 * FLOPS_PER_TOKEN / 30e9  # seconds, at the rate of a core as first measured
+    assert f"about {5 * run / 60:.0f} min (as first measured on one core" in printed
+    # Four new points: a quarter and a half octave on either side of the middle, which is there already.
+    assert f"refining takes about {4 * run / 60:.0f} min more" in printed
 
 
 def test_every_field_of_a_run_may_vary(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,11 +312,27 @@ def test_ctrl_c_lets_the_workers_save_and_the_same_command_goes_on(data: Path, t
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate()
     assert process.returncode == 130, stderr
-    assert b"the same command goes on" in stderr
+    assert b"interrupted: the workers have saved, the same command goes on" in stderr
     assert "the state is saved" in logs(tmp_path / "runs")
     assert set(places(tmp_path / "runs").values()) == {"stale"}  # begun, saved, and held by nobody
     for run in Store(tmp_path / "runs").runs():
         assert 0 < run.newest_step() < 4000
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        ((143, 143), "the workers have saved"),
+        ((143, 0), "the workers have saved"),
+        ((143, -9), "1 of 2 workers ended without saving"),
+        ((-15,), "1 of 1 worker ended without saving"),
+        ((1, 2), "2 of 2 workers ended without saving"),
+    ],
+)
+def test_what_is_said_of_an_interruption_follows_the_workers_statuses(statuses: tuple[int, ...], words: str) -> None:
+    line = launch._interrupted(statuses, Path("logs"))
+    assert line.startswith(f"interrupted: {words}")
+    assert "the same command goes on" in line
 
 
 def lay_down(store: Path, capsys: pytest.CaptureFixture[str], data: Path) -> PlanDirectory:

@@ -20,16 +20,19 @@ _PRELOADED = ("nugpt.engines.lab", "nugpt.cli.train", "nugpt.cli.progress", "saf
 _SERVER.set_forkserver_preload(list(_PRELOADED))
 
 
-def start(arguments: list[str], log: Path, moment: int | None = None) -> BaseProcess:
-    """Start `nugpt ARGUMENTS` with its output in `log`; it kills itself at its `moment`-th touch of the store."""
-    process = _SERVER.Process(target=_run, args=(arguments, str(log), moment))
+def start(arguments: list[str], log: Path, moment: int | None = None, saves: int | None = None) -> BaseProcess:
+    """Start `nugpt ARGUMENTS` with its output in `log`.
+
+    It kills itself at its `moment`-th touch of the store, or when it has saved so many checkpoints.
+    """
+    process = _SERVER.Process(target=_run, args=(arguments, str(log), moment, saves))
     process.start()
     return process
 
 
-def run(arguments: list[str], log: Path, moment: int | None = None) -> int:
+def run(arguments: list[str], log: Path, moment: int | None = None, saves: int | None = None) -> int:
     """Run `nugpt ARGUMENTS` to its end and return the exit status, −9 when it was killed."""
-    process = start(arguments, log, moment)
+    process = start(arguments, log, moment, saves)
     process.join()
     assert process.exitcode is not None
     return process.exitcode
@@ -45,7 +48,7 @@ def kill_when(process: BaseProcess, reached: Callable[[], bool], delay: float) -
     return process.exitcode == -signal.SIGKILL
 
 
-def _run(arguments: list[str], log: str, moment: int | None) -> None:
+def _run(arguments: list[str], log: str, moment: int | None, saves: int | None) -> None:
     import torch
 
     from nugpt.cli.main import main
@@ -57,10 +60,29 @@ def _run(arguments: list[str], log: str, moment: int | None) -> None:
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     if moment is not None:
         _die_at(moment)
+    if saves is not None:
+        _die_after(saves)
     status = main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _die_after(saves: int) -> None:
+    """Die as soon as so many checkpoints have been saved."""
+    from nugpt.engines.lab import loop
+
+    save, left = loop.save_checkpoint, saves
+
+    def counting(*args: Any, **kwargs: Any) -> Path:
+        nonlocal left
+        saved = save(*args, **kwargs)
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return saved
+
+    loop.save_checkpoint = counting
 
 
 def _die_at(moment: int) -> None:

@@ -23,10 +23,10 @@ def planned(path: Path, id: str, scale: str = "evidence") -> PlanRuns:
 
 # Study → the label that tells a picture's curves apart, and each picture's title and number of curves.
 EXPECTED: dict[str, tuple[str | None, list[tuple[str, int]]]] = {
-    "width-fixed-steps": ("heads", [("ngpt", 5), ("nugpt", 5)]),
-    "depth-sweeps": ("layers", [("ngpt", 5), ("nugpt", 5)]),
+    "width-fixed-steps": ("heads", [("ngpt", 4), ("nugpt", 4)]),
+    "depth-sweeps": ("layers", [("ngpt", 4), ("nugpt", 4)]),
     "width-sweep-ngpt-ours-with-token-corr": ("heads", [("ngpt", 4), ("nugpt", 4)]),
-    "held-out": (None, [("ngpt", 11), ("completep", 11), ("nugpt", 11)]),
+    "held-out": (None, [("ngpt", 8), ("completep", 8), ("nugpt", 8)]),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import random
 import subprocess
@@ -426,3 +427,24 @@ def test_a_wrong_field_of_a_record_is_one_line(name: str, value: Any) -> None:
         RunRecord.from_dict(RECORD.to_dict() | {"momentum": 1})
     with pytest.raises(ValueError, match=name):
         RunRecord.from_dict({key: value for key, value in RECORD.to_dict().items() if key != name})
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("lr", [2**-7, 1.0, 3e-4, 1e300])
+def test_another_learning_rate_and_seed_are_the_same_run_however_it_is_made(spec: RunSpec, lr: float) -> None:
+    fresh = replace(spec)
+    for _ in range(2):  # before and after its parts were worked out
+        made = fresh.at(lr, 5)
+        assert made == replace(spec, lr=lr, seed=5)
+        assert made.hash == replace(spec, lr=lr, seed=5).hash
+        assert made.at(spec.lr, spec.seed).hash == spec.hash == replace(fresh).hash
+
+
+@pytest.mark.parametrize(
+    ("lr", "seed", "word"),
+    [(wrong, 1, "lr") for wrong in (0.0, -1.0, math.nan, math.inf, True, "1")]
+    + [(0.5, wrong, "seed") for wrong in (-1, 2**63, 1.0, True, None)],
+)
+def test_a_learning_rate_or_seed_that_cannot_be_is_refused_there_too(lr: Any, seed: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        SPEC.at(lr, seed)

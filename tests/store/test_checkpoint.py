@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import nugpt
-from nugpt.store import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
+from nugpt.store import Checkpoint, RunDirectory, latest_checkpoint, load_checkpoint, save_checkpoint
+from nugpt.store.checkpoint import drop_after, steps_in
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
@@ -210,3 +211,53 @@ def test_nothing_in_the_package_reads_pickles() -> None:
     found = [f"{path.name}: {line.strip()}" for path in sources for line in path.read_text().splitlines()
              if readers.search(line.split("#")[0])]  # fmt: skip
     assert found == []
+
+
+@pytest.mark.parametrize("dies_at", [1, 2])
+def test_a_checkpoint_that_is_saved_again_is_never_without_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    """The process dies before the first or the second renaming, as a kill would have it: nothing is cleaned up."""
+    save(tmp_path, 20)
+    renames, rename = 0, Path.rename
+
+    class Killed(BaseException):
+        pass
+
+    def dying(self: Path, target: Path) -> Path:
+        nonlocal renames
+        renames += 1
+        if renames == dies_at:
+            raise Killed
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dying)
+        patch.setattr("nugpt.store.checkpoint.shutil.rmtree", lambda *args, **kwargs: None)
+        with pytest.raises(Killed):
+            save(tmp_path, 20)
+    assert steps_in(tmp_path) == [20]
+    check(latest_checkpoint(tmp_path), 20)
+    save(tmp_path, 30)
+    save(tmp_path, 20)
+    assert [name for name in names(tmp_path) if name.startswith("step")] == ["step-000000020"]
+    check(latest_checkpoint(tmp_path), 20)
+
+
+def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 20)
+    for name in ("step-old", "step-12", "step-000000030.bak", "notes"):
+        (tmp_path / "checkpoints" / name).mkdir()
+    assert RunDirectory(tmp_path).newest_step() == 20
+    check(latest_checkpoint(tmp_path / "checkpoints"), 20)
+    assert RunDirectory(tmp_path / "nowhere").newest_step() == -1
+
+
+def test_what_lies_beyond_a_step_is_dropped(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    drop_after(tmp_path, 20)
+    assert steps_in(tmp_path) == [10, 20]
+    drop_after(tmp_path, 0)
+    assert steps_in(tmp_path) == []
+    drop_after(tmp_path / "nowhere", 0)

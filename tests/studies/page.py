@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -11,17 +11,13 @@ from nugpt.spec.run import RunSpec, run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting, Study
 from nugpt.spec.study_rules import describe
-from nugpt.studies import STUDIES, plan
+from nugpt.studies import EVIDENCE, STUDIES, plan
+from nugpt.sweep.cost import expected_seconds, refined, total_seconds
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
 BEGIN = "<!-- from here on written by `python -m tests.studies.page` -->\n"
 ORDER = ("tiny", "lab", "evidence", "paper")
-# First measurements on one H200 (milliseconds per replica and step, 4 layers, 16k tokens: 2.04, 2.85, 5.06 at d_model
-# 96, 192, 384): 0.4 ms a layer and 310 TFLOP/s meet all three within 3 %.
-LAYER_S = 0.4e-3
-H200_FLOPS = 310e12
-# One core: 0.05, 0.14 and 0.4 s per replica and step at tiny-l2h1, -l2h2 and -l2h4, which are 1.4, 4.2 and 14 GFLOP.
-CORE_FLOPS, CORES = 30e9, 2
+CORES = 2
 
 
 def setting(scale: str) -> Setting:
@@ -33,7 +29,7 @@ def planned(study: Study, scale: str) -> Plan:
 
 
 def h200_seconds(spec: RunSpec) -> float:
-    return spec.steps * LAYER_S * spec.model.n_layers + run_flops(spec) / H200_FLOPS
+    return expected_seconds(spec, "cuda")
 
 
 @cache
@@ -45,6 +41,7 @@ def generated() -> str:
     )
     sizes = "\n".join(_size_row(study, scale) for study in STUDIES.values() for scale in ORDER)
     union = "\n".join(_union_row(scale) for scale in ORDER)
+    evidence = "\n".join(_evidence_rows())
     return f"""
 ## Claims and rules
 
@@ -65,9 +62,18 @@ on two CPU cores, at `lab` and `evidence` on one H200; compiling, validation and
 
 Runs that studies share are run once.
 
-| scale | runs | FLOPs | hours |
-|---|---|---|---|
+| scale | runs | FLOPs | hours | hours with refinement |
+|---|---|---|---|---|
 {union}
+
+## Evidence, in the order of its runs
+
+Only runs that no row above has are counted. Refined: with the points that a plan adds around an optimum that lies at
+the middle of its first grid. Where it lies elsewhere, points beyond the grid come on top.
+
+| row | study | runs | refined | minutes | hours so far |
+|---|---|---|---|---|---|
+{evidence}
 """
 
 
@@ -94,16 +100,30 @@ def _size_row(study: Study, scale: str) -> str:
 
 
 def _union_row(scale: str) -> str:
-    specs = {spec.hash: spec for study in STUDIES.values() for spec in planned(study, scale).specs()}.values()
-    seconds = _seconds(scale, specs)
-    hours = "" if seconds is None else f"{seconds / 3600:.1f}"
-    return f"| {scale} | {len(specs)} | {sum(map(run_flops, specs)):.1e} | {hours} |"
+    specs = {spec.hash: spec for study in STUDIES.values() for spec in planned(study, scale).specs()}
+    grown = {spec.hash: spec for study in STUDIES.values() for spec in refined(planned(study, scale))}
+    hours = ["" if (s := _seconds(scale, found.values())) is None else f"{s / 3600:.1f}" for found in (specs, grown)]
+    return f"| {scale} | {len(specs)} | {sum(map(run_flops, specs.values())):.1e} | {' | '.join(hours)} |"
+
+
+def _evidence_rows() -> Iterator[str]:
+    seen: set[str] = set()
+    total = 0.0
+    for row, ids in EVIDENCE.items():
+        for id in ids:
+            made = planned(STUDIES[id], "evidence")
+            first = {spec.hash: spec for spec in made.specs() if spec.hash not in seen}
+            grown = {spec.hash: spec for spec in refined(made) if spec.hash not in seen}
+            seconds = sum(map(h200_seconds, grown.values()))
+            total += seconds
+            seen |= set(grown)
+            yield f"| {row} | `{id}` | {len(first)} | {len(grown)} | {seconds / 60:.1f} | {total / 3600:.1f} |"
 
 
 def _seconds(scale: str, specs: Iterable[RunSpec]) -> float | None:
     if scale == "paper":
         return None  # a cluster's, and nobody has measured one
-    return sum(run_flops(s) / (CORES * CORE_FLOPS) if scale == "tiny" else h200_seconds(s) for s in specs)
+    return total_seconds(specs, "cpu") / CORES if scale == "tiny" else total_seconds(specs, "cuda")
 
 
 if __name__ == "__main__":

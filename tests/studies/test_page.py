@@ -16,4 +16,4 @@ def test_the_page_shows_the_plans_as_they_are() -> None:
 def test_every_study_has_its_rows() -> None:
     text = generated()
     for id, study in STUDIES.items():
-        assert text.count(f"| `{id}` |") == len(study.claims) + 4
+        assert text.count(f"| `{id}` |") == len(study.claims) + 4 + 1  # claims, scales, and its turn at `evidence`

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.studies.page import CORE_FLOPS, h200_seconds, planned, setting
+from tests.studies.page import h200_seconds, planned, setting
 
 import nugpt.studies
 from nugpt.spec.model import non_embedding_parameters
@@ -20,7 +20,8 @@ from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.run import run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting
-from nugpt.studies import STUDIES, plan, study
+from nugpt.studies import EVIDENCE, STUDIES, plan, study
+from nugpt.sweep.cost import CORE_FLOPS, refined
 
 IDS = list(STUDIES)
 SCALE_NAMES = ("paper", "evidence", "lab", "tiny")
@@ -46,7 +47,15 @@ OF_THE_PAPER = [
     "width-sweep-ngpt-mup-vs-muppr",
     "width-sweep-ngpt-mup-vs-muppr-tuned",
 ]
-BEYOND = ["run-length-by-width", "role-sweeps", "batch-by-steps", "against-llama", "held-out"]
+BEYOND = [
+    "run-length-by-width",
+    "role-sweeps",
+    "batch-by-steps",
+    "against-llama",
+    "held-out",
+    "warmup-at-base",
+    "multipliers-at-base",
+]
 
 WIDTHS = [(12, 8), (12, 12), (12, 16), (12, 20), (12, 28), (12, 40)]
 DEPTHS = [(8, 12), (16, 12), (32, 12), (64, 12), (128, 12)]
@@ -80,11 +89,11 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
         ["completep", "nugpt-full-align"], list(ASPECT), list(ASPECT.values()), 1, 2 * 4 * 9,
     ),
     "run-length-by-width": (
-        ["nugpt-width-1-2", "nugpt", "nugpt-width-1"],
+        ["nugpt", "completep"],
         [(12, 8), (12, 16), (12, 40)],
         [5_000, 20_000, 80_000],
         1,
-        3 * 3 * 3 * 9,
+        2 * 3 * 3 * 9,
     ),
     "role-sweeps": (["nugpt"], [(12, 8), (12, 16), (12, 40)], FIXED, 1, 3 * (1 + 4 * 4)),
     "batch-by-steps": (
@@ -100,6 +109,8 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
         1,
         3 * (7 + 4) * 9,
     ),
+    "warmup-at-base": (["ngpt", "nugpt"], [(10, 10)], [9_750], 1, 2 * 2 * 9),
+    "multipliers-at-base": (["nugpt"], [(10, 10)], [9_750], 1, 3 * 5 * 3),
 }  # fmt: skip
 
 
@@ -215,7 +226,8 @@ def test_the_same_definition_at_every_scale(id: str) -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_seeds_are_paired_and_grids_even(id: str, scale: str) -> None:
     """Every curve's seeds count up from 0, so that any two share theirs; points lie on one ladder of η."""
-    spacing = 1.0 if scale == "tiny" else 0.5
+    coarse = scale == "evidence" and id not in ("both-eta-input-output-sweep", "multipliers-at-base")
+    spacing = 1.0 if scale == "tiny" or coarse else 0.5
     for curve in planned(STUDIES[id], scale).curves:
         assert curve.seeds == tuple(range(len(curve.seeds)))
         steps = {b - a for a, b in zip(curve.log2_lrs, curve.log2_lrs[1:], strict=False)}
@@ -239,7 +251,10 @@ def test_how_plans_go_on() -> None:
             assert set(policies.values()) == {Policy(extend=0)}, id
         else:
             assert policies["paper"] == Policy()
-            assert policies["evidence"] == Policy(refine=(0.25,))
+            multipliers = id in ("both-eta-input-output-sweep", "multipliers-at-base")
+            assert policies["evidence"] == (
+                Policy(extend=2) if multipliers else Policy(extend=3, spacing=1.0, refine=(0.25,))
+            )
             assert policies["tiny"].extend == 1, "a minute or two leaves room for one more point"
 
 
@@ -273,7 +288,6 @@ def test_other_tables_are_the_papers_own() -> None:
         "batch-by-steps",
         "width-sweep-ngpt-mup-vs-muppr",
         "width-sweep-ngpt-mup-vs-muppr-tuned",
-        "run-length-by-width",
     }
     for id in set(IDS) - derived:
         for curve in planned(STUDIES[id], "lab").curves:
@@ -304,16 +318,11 @@ def test_width_exponents_of_the_run_length_study() -> None:
         c.spec.table.name: (c.spec.table.rows["hidden"].lr.width, c.spec.table.rows["output"].lr.width)
         for c in made.curves
     }
-    assert found == {
-        "nugpt-width-1-2": (F(-1, 2), F(-1, 2)),
-        "nugpt": (F(-3, 4), F(-3, 4)),
-        "nugpt-width-1": (F(-1), F(-1)),
-    }
+    assert found == {"nugpt": (F(-3, 4), F(-3, 4)), "completep": (F(-1), F(-1, 2))}
     assert {c.spec.table.rows["input"].lr.width for c in made.curves} == {F(-1, 2)}
     assert {(c.label["table"], c.label["width_exponent"]) for c in made.curves} == {
-        ("nugpt-width-1-2", -0.5),
         ("nugpt", -0.75),
-        ("nugpt-width-1", -1.0),
+        ("completep", -1.0),
     }
 
 
@@ -433,14 +442,15 @@ def test_studies_share_the_runs_that_they_have_in_common(scale: str) -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_no_two_runs_of_a_plan_are_the_same_under_another_name(id: str, scale: str) -> None:
     """Tables agree at the base's width; a plan that runs both there would pay twice for one result."""
-    seen = set()
-    for curve in planned(STUDIES[id], scale).curves:
+    seen, made = set(), planned(STUDIES[id], scale)
+    for curve in made.curves:
         numbers = curve.spec.resolved().to_dict()
         what = {key: value for key, value in numbers.items() if key not in ("table", "ratios")}
         seen.add(repr((what, curve.spec.model, curve.spec.steps, curve.spec.batch, curve.spec.schedule)))
     # Untuned, the two scalings of the logits are one at the base, which both of the figure's panels show.
-    twice = 1 if id == "width-sweep-ngpt-mup-vs-muppr" else 0
-    assert len(seen) == len(planned(STUDIES[id], scale).curves) - twice
+    at_base = any(shape(c) == (SCALES[scale].base_layers, SCALES[scale].base_heads) for c in made.curves)
+    twice = 1 if id == "width-sweep-ngpt-mup-vs-muppr" and at_base else 0
+    assert len(seen) == len(made.curves) - twice
 
 
 def test_measures() -> None:
@@ -471,9 +481,137 @@ def test_step_times_are_those_measured() -> None:
         assert 1e3 * seconds == pytest.approx(measured_ms[int(curve.label["heads"])], rel=0.03)
 
 
-@pytest.mark.parametrize("id", IDS)
-def test_evidence_takes_at_most_an_hour_and_a_half_of_a_gpu(id: str) -> None:
-    assert sum(map(h200_seconds, planned(STUDIES[id], "evidence").specs())) <= 90 * 60
+# The evidence of one GPU, row by row: studies → tables, layers, widths (d_model), steps, seeds of each width or depth.
+EVIDENCE_ROWS: dict[str, tuple[set[str], set[str], set[int], set[int], set[int]]] = {
+    "width": (
+        {"width-fixed-steps", "mup-drifts-ours-not"},
+        {"ngpt", "nugpt", "completep"}, {4}, {192, 384, 768, 1536}, {2_000},
+    ),
+    "token horizon": ({"steps-sweep-ngpt-ours"}, {"nugpt"}, {4}, {384}, {400, 800, 1_600, 3_200, 6_400}),
+    "depth": (
+        {"depth-sweeps", "depth-mup-depth-sweep"}, {"ngpt", "nugpt", "depth-mup"}, {4, 8, 16, 32}, {192}, {2_000},
+    ),
+    "run length": ({"run-length-by-width"}, {"nugpt", "completep"}, {4}, {192, 384, 768}, {2_000, 8_000}),
+    "roles": ({"role-sweeps"}, {"nugpt"}, {4}, {192, 384, 768}, {2_000}),
+    "baseline": ({"against-llama"}, {"nugpt", "prenorm-completep"}, {4}, {384, 768}, {2_000, 2_500}),
+    "first": ({"warmup-at-base", "multipliers-at-base"}, {"ngpt", "nugpt"}, {4}, {192}, {2_000}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", EVIDENCE_ROWS)
+def test_the_design_of_the_evidence(row: str) -> None:
+    ids, tables, layers, widths, steps = EVIDENCE_ROWS[row]
+    assert ids <= set(EVIDENCE[row])
+    curves = [curve for id in ids for curve in planned(STUDIES[id], "evidence").curves]
+    assert {curve.spec.table.name for curve in curves} == tables
+    assert {curve.spec.model.n_layers for curve in curves} == layers
+    assert {curve.spec.model.d_model for curve in curves} == widths
+    assert {curve.spec.steps for curve in curves} == steps
+    assert {(c.spec.model.head_dim, c.spec.model.seq_len, c.spec.batch * 512) for c in curves} == {(48, 512, 16_384)}
+
+
+def test_seeds_and_points_of_the_evidence() -> None:
+    def seeds(id: str, axis: str) -> dict[object, int]:
+        return {curve.label[axis]: len(curve.seeds) for curve in planned(STUDIES[id], "evidence").curves}
+
+    assert seeds("width-fixed-steps", "heads") == {4: 3, 8: 3, 16: 2, 32: 1}  # fewer where a run takes a minute
+    assert seeds("depth-sweeps", "layers") == {4: 2, 8: 2, 16: 2, 32: 2}
+    fine = {curve.label["heads"]: curve.fine for curve in planned(STUDIES["width-fixed-steps"], "evidence").curves}
+    assert fine == {4: 2, 8: 2, 16: 2, 32: 1}
+    sizes = Counter(len(curve.log2_lrs) for curve in planned(STUDIES["width-fixed-steps"], "evidence").curves)
+    assert sizes == {3: 8}
+
+
+def test_batches_and_budgets_of_the_evidence() -> None:
+    curves = planned(STUDIES["batch-by-steps"], "evidence").curves
+    assert {curve.spec.batch * 512 for curve in curves} == {8_192, 16_384, 32_768, 65_536}
+    assert len({curve.spec.batch * curve.spec.steps for curve in curves}) == 2
+
+
+def test_held_out_shapes_of_the_evidence() -> None:
+    made = planned(STUDIES["held-out"], "evidence")
+    found = {
+        c.label["axis"]: (c.spec.model.d_model, c.spec.model.n_layers, c.spec.steps)
+        for c in made.curves
+        if c.label["held_out"]
+    }
+    assert found == {
+        "heads": (768, 4, 2_000),
+        "layers": (192, 16, 2_000),
+        "steps": (192, 4, 8_000),
+        "all": (768, 8, 4_000),
+    }
+    assert {c.spec.table.name for c in made.curves} == {"ngpt", "completep", "nugpt"}
+    (points,) = {len(c.log2_lrs) + 2 * c.fine for c in made.curves if c.label["axis"] == "all"}
+    assert points == 5
+
+
+def test_the_aspect_ratio_of_the_evidence_needs_at_most_four_epochs() -> None:
+    curves = planned(STUDIES["width-sweep-ngpt-ours-with-token-corr"], "evidence").curves
+    heads = [curve.spec.model.n_heads for curve in curves]
+    assert max(heads) == 4 * min(heads)
+    assert all(c.spec.steps * c.spec.batch * c.spec.model.seq_len <= 4 * 105e6 for c in curves)
+
+
+def test_all_evidence_takes_about_five_hours_of_a_gpu_with_its_refinement() -> None:
+    assert sorted(id for ids in EVIDENCE.values() for id in ids) == sorted(IDS)
+    specs = {spec.hash: spec for id in IDS for spec in refined(planned(STUDIES[id], "evidence"))}
+    assert sum(map(h200_seconds, specs.values())) <= 5.2 * 3600
+
+
+def test_on_the_base_every_table_is_the_same_model_but_for_its_default_multipliers() -> None:
+    """Why one tuning of the multipliers serves all tables."""
+    from nugpt.spec.parametrization import TABLES
+
+    for scale in ("evidence", "lab", "tiny"):
+        spec = planned(STUDIES["multipliers-at-base"], scale).curves[0].spec
+        assert spec.extent == SCALES[scale].base.extent or scale == "tiny"  # which is shorter than its base
+        given = dict.fromkeys(spec.multipliers, 1.0)
+        numbers = []
+        for table in TABLES.values():
+            if table.family == "normalized":
+                found = replace(spec, table=table, multipliers=given, steps=SCALES[scale].base_steps).resolved()
+                numbers.append((found.rows, found.gains, found.lr_base))
+        assert len(numbers) == 5
+        for other in numbers[1:]:
+            assert other[2] == pytest.approx(numbers[0][2])
+            for role, row in other[0].items():
+                for name in ("lr", "init", "scale", "eps"):
+                    assert getattr(row, name) == pytest.approx(getattr(numbers[0][0][role], name)), (role, name)
+
+
+def test_what_was_tuned_on_the_base_goes_into_every_study_that_does_not_sweep_it() -> None:
+    given = replace(setting("lab"), multipliers={"output": 0.25})
+    made = plan(STUDIES["width-fixed-steps"], "lab", given)
+    assert {curve.spec.multipliers["output"] for curve in made.curves} == {0.25}
+    assert {curve.spec.multipliers["input"] for curve in made.curves} == {1.0}
+    llama = plan(STUDIES["against-llama"], "lab", given)
+    assert {c.spec.multipliers["output"] for c in llama.curves if c.label["table"] == "nugpt"} == {0.25}
+    plain = {c.spec.multipliers["output"] for c in llama.curves if c.label["table"] != "nugpt"}
+    assert plain == {
+        c.spec.multipliers["output"] for c in of_table(planned(STUDIES["against-llama"], "lab"), "prenorm-completep")
+    }
+    roles = plan(STUDIES["role-sweeps"], "lab", given)
+    assert {c.spec.multipliers["output"] / 0.25 for c in roles.curves if c.label["role"] == "output"} == {
+        0.25,
+        0.5,
+        2,
+        4,
+    }
+    swept = plan(STUDIES["both-eta-input-output-sweep"], "lab", given)
+    assert swept.hash == planned(STUDIES["both-eta-input-output-sweep"], "lab").hash
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_warm_up_is_all_that_differs_at_the_base(scale: str) -> None:
+    made = planned(STUDIES["warmup-at-base"], scale)
+    for table in ("ngpt", "nugpt"):
+        without, with_ = of_table(made, table)
+        assert (without.label["warmup"], with_.label["warmup"]) == (0.0, 0.05)
+        assert without.spec.schedule.warmup == 0
+        assert with_.spec.schedule.warmup == round(with_.spec.steps / 20) > 0
+        assert replace(with_.spec, schedule=without.spec.schedule) == without.spec
+        assert with_.log2_lrs == without.log2_lrs
 
 
 def test_evidence_sees_each_token_once_where_length_is_studied() -> None:

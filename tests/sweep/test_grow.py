@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from nugpt.sweep.worker import grown
 @pytest.fixture(autouse=True)
 def _plain_verdicts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Verdicts that are beyond doubt; the fit of noisy curves has tests of its own."""
-    monkeypatch.setattr(state, "optimum", plain_optimum)
+    monkeypatch.setattr(sys.modules["nugpt.fit.optimum"], "optimum", plain_optimum)
     state._optimum.cache_clear()
     yield
     state._optimum.cache_clear()

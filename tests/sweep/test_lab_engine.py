@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import shutil
 import signal
 from dataclasses import asdict
 from itertools import pairwise
@@ -24,9 +25,11 @@ from nugpt.engines.lab.engine import MOST_ON_CPU, USABLE, LabEngine
 from nugpt.spec.model import total_parameters
 from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.store import RunDirectory, Store
-from nugpt.store.claims import LostClaim
+from nugpt.store.checkpoint import steps_in
+from nugpt.store.claims import LostClaim, claim
 from nugpt.store.plans import PlanDirectory
 from nugpt.sweep.state import plan_state
+from nugpt.sweep.worker import WorkerOptions, work
 
 OPTIONS = Options(device="cpu", checkpoint_every=5, log_every=1, threads=1)
 
@@ -103,6 +106,32 @@ def test_killed_five_times_at_random_the_plan_ends_as_if_nothing_had_been(
     assert not list(plan.parents[1].glob("*/claim-*"))
 
 
+@pytest.mark.parametrize("save", [1, 2])
+def test_killed_between_two_replicas_checkpoints_the_ensemble_stays_one(
+    tmp_path: Path, dataset: TokenDataset, monkeypatch: pytest.MonkeyPatch, save: int
+) -> None:
+    """Four replicas; the process dies when two of them have saved, at the first or at the second round of saves."""
+    plan, whole = (lay_down(tmp_path / name, dataset, steps=60, log2_lrs=(-8, -6)) for name in ("killed", "whole"))
+    assert run(worker(whole), tmp_path / "whole-log") == 0
+    log = tmp_path / "log"
+    assert run(worker(plan), log, saves=4 * (save - 1) + 2) == -signal.SIGKILL
+    directory = PlanDirectory(plan)
+    steps = [steps_in(directory.store.run(spec).checkpoints)[-1:] for spec in directory.plan().specs()]
+    assert steps == [[5 * save]] * 2 + ([[]] * 2 if save == 1 else [[5]] * 2)
+
+    sizes: list[tuple[int, int]] = []
+    train = loop._train
+
+    def counting(group: list[Any], *rest: Any) -> None:
+        sizes.append((len(group), group[0].checkpoint.step if group[0].checkpoint else 0))
+        train(group, *rest)
+
+    monkeypatch.setattr(loop, "_train", counting)
+    work(directory, LabEngine(dataset, OPTIONS), WorkerOptions(30.0))
+    assert sizes == [(4, 5 * (save - 1))]
+    assert results(plan) == results(whole)
+
+
 def test_a_signal_saves_frees_the_runs_and_names_itself(tmp_path: Path, dataset: TokenDataset) -> None:
     plan, whole = (lay_down(tmp_path / name, dataset, steps=60, log2_lrs=(-8, -6)) for name in ("asked", "whole"))
     assert run(worker(whole), tmp_path / "whole-log") == 0
@@ -125,6 +154,26 @@ def test_a_signal_saves_frees_the_runs_and_names_itself(tmp_path: Path, dataset:
     assert results(plan) == results(whole)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_worker_that_waits_for_others_leaves_on_a_signal(
+    tmp_path: Path, dataset: TokenDataset, number: signal.Signals
+) -> None:
+    plan = lay_down(tmp_path / "runs", dataset, log2_lrs=(-8,))
+    directory, log = PlanDirectory(plan), tmp_path / "log"
+    first, second = directory.plan().specs()
+    assert claim(directory.store.run(first), 30.0) is not None  # held here, so that the worker has to wait for it
+    process = start(worker(plan, "--linger", "1000"), log)
+    while process.is_alive() and not (directory.store.run(second).path / "record.json").is_file():
+        process.join(0.01)
+    while process.is_alive() and f"run {second.hash} done" not in log.read_text():
+        process.join(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, number)  # in the engine's last steps or later: either way it has nothing left to save
+    process.join()
+    assert process.exitcode == 128 + number, log.read_text()
+    assert log.read_text().splitlines()[-1].startswith(f"left on {number.name}: no run was being trained")
+
+
 @pytest.mark.parametrize(
     ("spoil", "word"),
     [
@@ -132,6 +181,8 @@ def test_a_signal_saves_frees_the_runs_and_names_itself(tmp_path: Path, dataset:
         (lambda plan: (plan / "launch.json").write_text('{"data": "/nowhere", "options": {}}'), "/nowhere"),
         (lambda plan: (plan / "launch.json").write_text('{"data": "", "options": {"warp": 9}}'), "warp"),
         (lambda plan: (plan / "plan.json").write_text("{"), "plan.json"),
+        (lambda plan: (plan / "plan.json").unlink(), "no plan: it has no plan.json"),
+        (lambda plan: shutil.rmtree(plan), "no plan: there is no such directory"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why_in_one_line(

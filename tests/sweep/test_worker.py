@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.sweep.small import (
     STALE_AFTER,
     FakeEngine,
@@ -23,10 +26,11 @@ from tests.sweep.small import (
     states,
 )
 
-from nugpt.spec.plan import Curve, Plan, Policy
+from nugpt.spec.plan import Curve, Plan, Policy, StopRule
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory, Store
 from nugpt.store.claims import LostClaim, claim
+from nugpt.sweep.signals import Asked, requests
 from nugpt.sweep.worker import WorkerOptions, work
 
 
@@ -129,17 +133,112 @@ def test_a_crash_is_isolated_by_halving_recorded_and_tried_again_at_the_next_sta
     assert run.failures() == 1
 
 
-def test_an_ensemble_too_large_for_memory_is_halved_until_it_fits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_an_ensemble_too_large_for_memory_is_halved_until_it_fits(tmp_path: Path, error: type[Exception]) -> None:
     def before(specs: list[RunSpec]) -> None:
         if len(specs) > 2:
-            raise MemoryError(f"{len(specs)} replicas")
+            raise error(f"{len(specs)} replicas")
 
     directory = make_directory(tmp_path, make_plan(log2_lrs=range(-8, 0)))
     engine = FakeEngine(log=tmp_path / "log", before=before)
     outcome = finish(directory, engine)
     assert (outcome.done, outcome.failed) == (8, 0)
-    assert [len(ensemble) for ensemble in engine.ensembles] == [8, 4, 2, 2, 4, 2, 2]
+    assert [len(ensemble) for ensemble in engine.ensembles] == [8, 4, 2, 2, 2, 2]  # four are not tried again
     assert set(executions(tmp_path / "log").values()) == {1}
+
+
+def test_what_did_not_fit_is_remembered_for_its_shape_alone(tmp_path: Path) -> None:
+    """Two shapes of ten runs each, claimed eight at the most at a time; of the first at most three fit."""
+    curves = [Curve({"steps": n}, make_spec(steps=n), range(-10, 0), (0,)) for n in (100, 50)]
+    directory = make_directory(tmp_path, Plan("plan", tuple(curves), Policy(extend=0)))
+    tried: list[tuple[int, int]] = []
+
+    def before(specs: list[RunSpec]) -> None:
+        tried.append((specs[0].steps, len(specs)))
+        if specs[0].steps == 100 and len(specs) > 3:
+            raise torch.OutOfMemoryError("no room")
+
+    asked: list[int] = []
+
+    class Engine(FakeEngine):
+        def capacity(self, spec: RunSpec, wanted: int) -> int:
+            asked.append(wanted)
+            return min(wanted, 8)
+
+    outcome = finish(directory, Engine(before=before))
+    assert (outcome.done, outcome.failed) == (20, 0)
+    assert tried == [(100, 8), (100, 4), (100, 2), (100, 2), (100, 2), (100, 2), (100, 2), (50, 8), (50, 2)]
+    # The engine is never asked whether more fit than are known not to; what it measures decides below that.
+    assert asked == [10, 2, 10, 2]
+
+
+def test_a_failure_that_is_not_for_want_of_memory_limits_nothing(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=range(-8, 0)))
+    engine = FakeEngine(room=4, before=raising(directory.plan().specs()[0], lambda: RuntimeError("bad luck")))
+    finish(directory, engine)
+    assert [len(ensemble) for ensemble in engine.ensembles] == [4, 2, 1, 1, 2, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("moment", ["claims", "measures", "waits", "begins", "between parts"])
+def test_a_signal_at_any_time_frees_what_is_held(tmp_path: Path, number: signal.Signals, moment: str) -> None:
+    directory = make_directory(tmp_path)
+    specs = directory.plan().specs()
+    if moment == "waits":
+        for spec in specs:  # of a worker elsewhere, which is waited for
+            assert claim(directory.store.run(spec), STALE_AFTER) is not None
+
+    class Engine(FakeEngine):
+        def capacity(self, spec: RunSpec, wanted: int) -> int:
+            if moment == "measures":
+                os.kill(os.getpid(), number)
+            return wanted
+
+    def before(given: list[RunSpec]) -> None:
+        if moment == "begins":
+            os.kill(os.getpid(), number)
+        if moment == "between parts" and len(given) > 2:
+            raise MemoryError
+
+    def say(text: str) -> None:
+        if moment == "between parts" and text == f"run {specs[1].hash} done":
+            os.kill(os.getpid(), number)
+
+    polls: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        polls.append(seconds)
+        os.kill(os.getpid(), number)
+
+    stores_run = Store.run
+
+    def store_run(self: Store, spec: RunSpec) -> RunDirectory:
+        if moment == "claims" and spec == specs[2]:
+            os.kill(os.getpid(), number)  # two are held by now
+        return stores_run(self, spec)
+
+    with pytest.MonkeyPatch.context() as patch, requests() as request:
+        patch.setattr(Store, "run", store_run)
+        patch.setattr("nugpt.sweep.worker.time.sleep", sleep)
+        with pytest.raises(Asked) as asked:
+            work(directory, Engine(before=before), WorkerOptions(STALE_AFTER, linger=100.0), say, request)
+    assert asked.value.signal_number == number
+    assert number.name in str(asked.value)
+    assert bool(polls) == (moment == "waits")
+    if moment != "waits":
+        left = [place.state for place in states(directory)[0].places]
+        assert left == (["done"] * 2 + ["missing"] * 3 if moment == "between parts" else ["missing"] * 5)
+    assert not list(directory.store.root.glob("*/failures.jsonl"))
+
+
+def test_a_second_ctrl_c_stops_at_once_and_the_old_handlers_come_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
+    with requests() as request:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.signal_number == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
 
 
 def test_what_a_failed_ensemble_held_is_free_when_its_halves_begin(tmp_path: Path) -> None:
@@ -158,7 +257,7 @@ def test_what_a_failed_ensemble_held_is_free_when_its_halves_begin(tmp_path: Pat
             raise MemoryError
 
     finish(make_directory(tmp_path, make_plan(log2_lrs=(-8, -7, -6, -5))), FakeEngine(before=before))
-    assert alive == [0] * 7
+    assert alive == [0] * 6
 
 
 def test_a_mistake_stops_the_worker_and_leaves_its_runs_free(tmp_path: Path) -> None:
@@ -245,6 +344,26 @@ def test_runs_of_a_worker_that_is_no_more_are_taken_over(tmp_path: Path) -> None
         held.path.write_text(json.dumps(about | {"began": "another time"}))  # of an earlier process of this number
     assert {place.state for place in states(directory)[0].places} == {"stale"}
     assert finish(directory, FakeEngine()).done == 5
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_checkpoints_of_what_is_done_are_dropped_unless_kept(tmp_path: Path, keep: bool) -> None:
+    rule = StopRule()
+    directory = make_directory(tmp_path, make_plan(policy=Policy(extend=0, stop=rule)))
+    specs = directory.plan().specs()
+    bad = {specs[0].hash: 9.0, specs[4].hash: None}  # hopeless, and diverging
+
+    def before(given: list[RunSpec]) -> None:
+        for spec in given:
+            (directory.store.run(spec).checkpoints / "step-000000100").mkdir(parents=True)
+
+    finish(directory, FakeEngine(lambda spec: bad.get(spec.hash, 3.0), before=before), keep_checkpoints=keep)
+    ended = {place.state: place.spec for place in states(directory)[0].places}
+    assert set(ended) == {"stopped", "done", "diverged"}
+    for state, spec in ended.items():
+        # One that was stopped may be taken up again, so it always keeps its own.
+        assert run_directory(directory.store, spec).checkpoints.is_dir() == (keep or state == "stopped")
+        assert run_directory(directory.store, spec).record() is not None
 
 
 def test_a_worker_waits_for_others_no_longer_than_it_was_told(tmp_path: Path) -> None:

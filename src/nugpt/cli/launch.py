@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text
 from nugpt.cli.run_arguments import Carrier
-from nugpt.cli.show import number, print_table
+from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import run_flops
+from nugpt.sweep.cost import expected_seconds, refined, total_seconds
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from nugpt.sweep.state import CurveState
 
 EXECUTORS = ("local", "slurm")
-# FLOP/s that a time is estimated from while the store has no record of the device: cautious guesses, printed as such.
-ASSUMED_RATE = {"cpu": 2e10, "cuda": 5e13}
+# Where an estimate comes from while the store has no record of the device.
+ASSUMED = {"cpu": "as first measured on one core", "cuda": "as first measured on one H200"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Execution:
     """local: the devices to use; by default every GPU, else the CPU."""
     replicas: int | None = None
     """Runs per ensemble at the most; as many as the device holds by default."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints of runs that are done; by default a sweep keeps their records and metrics alone."""
     stale_after: float = 300.0
     """Seconds without a sign of life after which a worker's runs are taken over."""
     partition: str | None = None
@@ -75,31 +79,27 @@ class Execution:
 def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
     """The plan as a table: curves, counts, FLOPs, tokens, and an estimated time."""
     rows = [_plan_row(curve) for curve in plan.curves]
-    print(f"plan {plan.name}: {len(plan.curves)} curves, {len(plan.specs())} runs")
+    print(f"plan {plan.name}: {counted(len(plan.curves), 'curve')}, {counted(len(plan.specs()), 'run')}")
     columns = ["curve", "d_model", "layers", "steps", "batch", "log2 η", "seeds", "runs", "tokens", "FLOPs"]
     print_table(columns, rows, right=range(1, len(columns)))
     flops = sum(run_flops(spec) for spec in plan.specs())
-    rate, source = _rate(store, device_type)
+    slower, source = _slower(store, device_type)
     tokens = sum(spec.steps * spec.batch * spec.model.seq_len for spec in plan.specs())
-    print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {_duration(flops / rate / workers)} ({source})")
+    seconds = slower * total_seconds(plan.specs(), device_type) / workers
+    print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {_duration(seconds)} ({source})")
     policy = plan.policy
     grows = [f"up to {policy.extend} points beyond an edge"] if policy.extend else []
     grows += [f"{spacing:g} octave around the optimum" for spacing in policy.refine]
     if grows:
-        print(f"the grid grows by itself: {', then '.join(grows)}")
+        more = slower * total_seconds(refined(plan), device_type) / workers - seconds
+        longer = f"; refining takes about {_duration(more)} more" if policy.refine else ""
+        print(f"the grid grows by itself: {', then '.join(grows)}{longer}")
     if policy.stop is not None:
         rule = policy.stop
         print(
             f"hopeless runs are stopped: {rule.margin:g} nats above the best at {rule.times} validations "
             f"after {100 * rule.after:g} % of the run"
         )
-
-
-def label_text(curve: Curve) -> str:
-    """A curve's label in words."""
-    return " ".join(
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in curve.label.items()
-    )
 
 
 def _plan_row(curve: Curve) -> list[str]:
@@ -120,25 +120,32 @@ def _plan_row(curve: Curve) -> list[str]:
     ]
 
 
-def _rate(store: Path, device_type: str) -> tuple[float, str]:
-    """FLOP/s of one worker: the median of the store's records on such a device, else a guess that says so."""
+def _slower(store: Path, device_type: str) -> tuple[float, str]:
+    """How much longer runs take than first measured: the median of the store's records on such a device, and how known.
+
+    A ratio and not a rate: a store's runs may be of other shapes, and small ones waste more of a device.
+    """
     from statistics import median
 
     from nugpt.store import Store
 
-    rates = []
+    ratios = []
     for run in Store(store).runs():
         try:
             record = run.record()
-        except ValueError:  # a spoiled record is `status`'s to name; it must not keep other plans from running
+            if record is None or record.carried_by.get("device_type") != device_type or record.wall_s <= 0:
+                continue
+            share = record.steps / run.spec().steps  # a diverged run's time is that of its steps
+            expected = share * expected_seconds(run.spec(), device_type)
+        except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
             continue
-        if record is not None and record.carried_by.get("device_type") == device_type and record.wall_s > 0:
-            rates.append(record.flops * record.carried_by.get("replicas", 1) / record.wall_s)
-        if len(rates) >= 200:
+        if expected > 0:
+            ratios.append(record.wall_s / record.carried_by.get("replicas", 1) / expected)
+        if len(ratios) >= 200:
             break
-    if rates:
-        return median(rates), f"by {len(rates)} runs of this store, {median(rates):.2g} FLOP/s a worker"
-    return ASSUMED_RATE[device_type], f"assuming {ASSUMED_RATE[device_type]:.2g} FLOP/s a worker: no run to go by yet"
+    if ratios:
+        return median(ratios), f"by {counted(len(ratios), 'run')} of this store"
+    return 1.0, f"{ASSUMED[device_type]}: no run to go by yet"
 
 
 def _duration(seconds: float) -> str:
@@ -178,7 +185,8 @@ def launch(
     store.mkdir(parents=True, exist_ok=True)
     directory = PlanDirectory.of(Store(store), plan)
     options = asdict(carrier.options())
-    directory.write_launch({"data": str(dataset.path.resolve()), "options": options})
+    data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
+    directory.write_launch({"data": data, "options": options, "keep_checkpoints": keep})
     status = (
         _launch_local(plan, directory, execution, options)
         if execution.executor == "local"
@@ -208,13 +216,22 @@ def _launch_local(plan: Plan, directory: PlanDirectory, execution: Execution, op
     with plan_view(plan, directory, execution.stale_after) as watch:
         ended = run_local(directory, commands, watch)
     if ended.interrupted:
-        print("interrupted: the workers have saved, the same command goes on", file=sys.stderr)
+        print(_interrupted(ended.statuses, directory.path / "logs"), file=sys.stderr)
         return 130
     for line in ended.complaints:
         print(line, file=sys.stderr)
     if any(ended.statuses):
         print(f"the workers' logs are in {directory.path / 'logs'}", file=sys.stderr)
     return 2 if 2 in ended.statuses else None
+
+
+def _interrupted(statuses: Sequence[int], logs: Path) -> str:
+    """What the workers' exit statuses say of how they left: 128 and more when they left by themselves on a signal."""
+    lost = sum(not (status == 0 or status > 128) for status in statuses)
+    if not lost:
+        return "interrupted: the workers have saved, the same command goes on"
+    which = f"{lost} of {counted(len(statuses), 'worker')} ended without saving (logs in {logs})"
+    return f"interrupted: {which}; the same command goes on from the last checkpoints"
 
 
 def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) -> int | None:
@@ -239,7 +256,7 @@ def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) ->
     command = [*_worker_command(directory, execution, tasks), "--linger", str(2 * execution.stale_after)]
     job = submit(directory, command, options) if open_runs else None
     if job is not None:
-        print(f"submitted {tasks} tasks as job {job}; logs in {directory.path / 'slurm'}", file=sys.stderr)
+        print(f"submitted {counted(tasks, 'task')} as job {job}; logs in {directory.path / 'slurm'}", file=sys.stderr)
     if execution.detach:
         return 0
     with plan_view(plan, directory, execution.stale_after) as watch:
@@ -259,31 +276,9 @@ def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float, quiet: bo
     if not quiet:
         print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
     if left:
-        print(f"{left} runs are left: the same command goes on with them", file=sys.stderr)
+        word = "is" if left == 1 else "are"
+        print(f"{counted(left, 'run')} {word} left: the same command goes on", file=sys.stderr)
     return 1 if left else 0
-
-
-CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "loss"]
-
-
-def curve_row(curve: CurveState) -> list[str]:
-    """A curve's line: how many runs are in which state, and its optimum as far as it is known."""
-    counts = {
-        state: sum(p.state == state for p in curve.places) for state in dict.fromkeys(p.state for p in curve.places)
-    }
-    total = len(curve.places)
-    ended = sum(counts.get(state, 0) for state in ("done", "diverged", "stopped"))
-    others = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "done")
-    runs = f"{ended}/{total}" + (f" ({others})" if others else "")
-    found = curve.optimum()
-    if found is None:
-        return [label_text(curve.curve), runs, "–", "–", "–", "–"]
-    interval = "–" if found.interval is None else f"{found.interval[0]:.2f} … {found.interval[1]:.2f}"
-    best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
-    losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
-    lowest = min((loss for loss in losses if loss is not None), default=None)
-    verdict = found.verdict + (f" ({found.side})" if found.side else "")
-    return [label_text(curve.curve), runs, best, interval, verdict, number(lowest)]
 
 
 @contextmanager
@@ -305,7 +300,7 @@ def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Itera
         left = sum(run_flops(p.spec) for p in places if p.record is None)
         eta = f", about {_duration(left / speed)} left" if speed > 0 and left else ""
         last["now"] = len(ended)
-        return curves, f"{len(ended)} of {len(places)} runs{eta}"
+        return curves, f"{len(ended)} of {counted(len(places), 'run')}{eta}"
 
     if sys.stderr.isatty():
         from rich.console import Console, Group

@@ -135,7 +135,9 @@ def _run(words: list[str]) -> int:
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Our own warnings as one line of ours; a library's deprecations are not the user's business."""
     if issubclass(category, (RuntimeWarning, UserWarning)):
-        print(f"nugpt: warning: {' '.join(str(message).split())}", file=sys.stderr)
+        from nugpt.spec.checks import one_line
+
+        print(f"nugpt: warning: {one_line(message)}", file=sys.stderr)
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:
@@ -172,7 +174,9 @@ def _unknown(name: str) -> str:
 
 def _complaint(error: Exception | str, status: int) -> int:
     """One line on standard error."""
-    print(f"nugpt: error: {' '.join(str(error).split())}", file=sys.stderr)
+    from nugpt.spec.checks import one_line
+
+    print(f"nugpt: error: {one_line(error)}", file=sys.stderr)
     return status
 
 

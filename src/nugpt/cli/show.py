@@ -18,6 +18,9 @@ def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", right: Sequence[int] = ()
 ) -> None:
     """An aligned table; `right` names the columns to align right. Never wrapped when the output is not a terminal."""
+    if not title and not sys.stdout.isatty() and not any("\n" in cell for row in rows for cell in row):
+        print("\n".join(plain_table(columns, rows, right)))
+        return
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -36,6 +39,27 @@ def print_table(
             raise BrokenPipeError
 
     OurConsole(width=None if sys.stdout.isatty() else 10_000).print(table, crop=False)
+
+
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """The lines that rich would print into a file; it takes a second for a thousand rows."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        pads = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+        placed = [pad + c if i in right else c + pad for i, (c, pad) in enumerate(zip(cells, pads, strict=True))]
+        return f" {'   '.join(placed)} "
+
+    width = sum(widths) + 3 * (len(widths) - 1)
+    empty = " " * (width + 2)
+    return [empty, line(columns), f" {'─' * width} ", *(line(row) for row in rows), empty]
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things in words: 1 run, 2 runs."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def number(value: float | None) -> str:

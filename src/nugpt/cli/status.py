@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nugpt.cli.show import number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.store import RunDirectory, Store
@@ -28,6 +28,8 @@ class Status:
     """The store."""
     plan: str | None = None
     """One plan, with each of its runs."""
+    fit: bool = False
+    """Fit each curve: its optimum with interval and verdict, instead of the best learning rate seen."""
     stale_after: float = 300.0
     """Seconds without a sign of life after which a run counts as stale."""
     json: bool = False
@@ -38,6 +40,8 @@ class Status:
         from nugpt.store import Store
         from nugpt.store.plans import plans
 
+        if not self.stale_after > 0:
+            raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
         if not self.store.is_dir():
             raise ValueError(f"store {self.store} does not exist")
         store = Store(self.store)
@@ -50,7 +54,7 @@ class Status:
         if self.json:
             print_json(
                 {
-                    "plans": {name: [_curve_json(c) for c in curves] for name, curves in states.items()},
+                    "plans": {name: [_curve_json(c, self.fit) for c in curves] for name, curves in states.items()},
                     "runs": alone,
                     "problems": problems,
                 }
@@ -62,16 +66,17 @@ class Status:
         return 2 if problems else 0
 
     def _print(self, states: dict[str, list[CurveState]], alone: list[dict[str, Any]], problems: bool) -> None:
-        from nugpt.cli.launch import CURVE_COLUMNS, curve_row
+        from nugpt.cli.curve_rows import CURVE_COLUMNS, SEEN_COLUMNS, curve_row, seen_row
 
+        columns, row = (CURVE_COLUMNS, curve_row) if self.fit else (SEEN_COLUMNS, seen_row)
         for name, curves in states.items():
             counts = Counter(place.state for curve in curves for place in curve.places)
             print(f"plan {name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
-            print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
+            print_table(columns, [row(curve) for curve in curves])
             if self.plan:
                 _print_runs(curves)
         if alone:
-            print(f"{len(alone)} runs of no plan")
+            print(f"{counted(len(alone), 'run')} of no plan")
             rows = [
                 [r["hash"], r["state"], r["table"], number(r["lr"]), str(r["seed"]), number(r["val_loss"])]
                 for r in alone
@@ -95,7 +100,7 @@ def _plan_states(found: list[PlanDirectory], stale_after: float, problems: list[
 
 
 def _print_runs(curves: list[CurveState]) -> None:
-    from nugpt.cli.launch import label_text
+    from nugpt.cli.curve_rows import label_text
 
     rows = []
     for curve in curves:
@@ -108,10 +113,11 @@ def _print_runs(curves: list[CurveState]) -> None:
     print_table(["curve", "log2 η", "seed", "state", "validation loss", "run", ""], rows)
 
 
-def _curve_json(curve: CurveState) -> dict[str, Any]:
-    found = curve.optimum()
+def _curve_json(curve: CurveState, fit: bool) -> dict[str, Any]:
+    found, best = curve.optimum() if fit else None, curve.best()
     return {
         "label": dict(curve.curve.label),
+        "best_seen": None if best is None else asdict(best),
         "optimum": None
         if found is None
         else {

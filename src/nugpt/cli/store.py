@@ -9,6 +9,8 @@ from typing import Annotated
 
 import tyro
 
+from nugpt.cli.show import counted
+
 
 @dataclass(frozen=True)
 class Pack:
@@ -25,7 +27,7 @@ class Pack:
         from nugpt.store.transfer import pack
 
         count = pack(Store(self.store), self.file)
-        print(f"{count} runs in {self.file}, {self.file.stat().st_size:,} bytes")
+        print(f"{counted(count, 'run')} in {self.file}, {self.file.stat().st_size:,} bytes")
         return 0
 
 
@@ -46,7 +48,7 @@ class Merge:
         conflicts: list[str] = []
         for file in self.files:
             merged = merge(file, Store(self.store))
-            print(f"{file}: {merged.added} runs added, {merged.same} were there already")
+            print(f"{file}: {counted(merged.added, 'run')} added, {merged.same} were there already")
             conflicts += merged.conflicts
         for conflict in conflicts:
             print(f"nugpt: conflict, left as it is: {conflict}", file=sys.stderr)

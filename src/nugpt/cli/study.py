@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +31,8 @@ class Study:
     """A directory made by `nugpt data prepare`; by default the embedded corpus."""
     precision: str = "auto"
     """Of matrix products: float32 or bfloat16; auto: bfloat16 on a GPU, float32 on a CPU."""
+    multiplier: dict[str, float] = field(default_factory=dict)
+    """Role and factor on its learning rate, as tuned on the base, where the study does not sweep it: output 0.5."""
     store: Path = Path("runs")
     """Where runs and plans are kept."""
     carrier: Carrier = Carrier()
@@ -66,11 +68,11 @@ class Study:
         provisional = self.data is None and scale.name == "paper" and not self.execution.run
         if provisional:  # a plan can be looked at before its data is there
             dataset: TokenDataset | None = None
-            setting = Setting("not-prepared-yet", scale.vocab_size, precision)
+            setting = Setting("not-prepared-yet", scale.vocab_size, precision, self.multiplier)
             print("no --data: the plan is as it will be, but for the runs' hashes", file=sys.stderr)
         else:
             dataset = open_data(self.data, scale.name, scale.vocab_size)
-            setting = Setting(dataset.content_hash, dataset.vocab_size, precision)
+            setting = Setting(dataset.content_hash, dataset.vocab_size, precision, self.multiplier)
         made = plan(chosen, self.scale, setting)
         if self.name is not None:
             made = replace(made, name=self.name)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+from nugpt.cli.show import counted
+
+if TYPE_CHECKING:
+    from nugpt.sweep.signals import Request
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,16 @@ class Worker:
 
     def run(self) -> int:
         """Work on the plan."""
+        from nugpt.sweep.signals import Asked, requests
+
+        with requests() as request:  # first of all: what follows takes seconds to import
+            try:
+                return self._work(request)
+            except Asked as asked:
+                _say(str(asked))
+                return 128 + asked.signal_number
+
+    def _work(self, request: Request) -> int:
         from dataclasses import replace
 
         from nugpt.data import open_dataset
@@ -38,6 +53,7 @@ class Worker:
         from nugpt.sweep.worker import WorkerOptions, work
 
         directory = PlanDirectory(self.plan)
+        directory.plan()  # what is no plan is said to be none before anything is said of its launch
         launch = directory.launch()
         try:
             options = Options(**launch["options"])
@@ -45,14 +61,15 @@ class Worker:
             raise ValueError(f"{directory.path / 'launch.json'}: not options of this version: {error}") from None
         if self.device is not None:
             options = replace(options, device=self.device)
-        settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger)
+        keep = bool(launch.get("keep_checkpoints", True))
+        settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger, keep_checkpoints=keep)
         engine = LabEngine(open_dataset(launch["data"]), options)
         try:
-            outcome = work(directory, engine, settings, say=_say)
+            outcome = work(directory, engine, settings, _say, request)
         except Interrupted as stopped:
             _say(str(stopped))
             return 128 + stopped.signal_number
-        _say(f"{outcome.done} runs ended, {outcome.failed} failed")
+        _say(f"{counted(outcome.done, 'run')} ended, {outcome.failed} failed")
         return 1 if outcome.failed else 0
 
 

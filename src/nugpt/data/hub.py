@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nugpt.data.shards import file_sha256
+from nugpt.spec.checks import one_line
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _open(hub: HubName) -> Any:
     try:
         return datasets.load_dataset(hub.name, hub.subset, split=hub.split, revision=hub.revision, streaming=True)
     except (ValueError, OSError) as error:
-        raise ValueError(f"hf:{hub.name} cannot be opened: {' '.join(str(error).split())}") from None
+        raise ValueError(f"hf:{hub.name} cannot be opened: {one_line(error)}") from None
 
 
 def _datasets() -> Any:

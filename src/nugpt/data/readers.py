@@ -10,6 +10,7 @@ from typing import Any
 from nugpt.data.embedded import documentation_topics
 from nugpt.data.hub import hub_examples
 from nugpt.data.sources import Input
+from nugpt.spec.checks import one_line
 
 # A document is held in memory while it is encoded; this keeps the largest one well below our gigabyte.
 MAX_DOCUMENT_BYTES = 8 << 20
@@ -149,7 +150,7 @@ def _parquet_rows(one: Input, place: Position, columns: Columns) -> Iterator[Row
                             yield _within_cap(text, one.path, row), name, after, row / file.metadata.num_rows
                 first += group.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{one.path} is not a readable parquet file: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{one.path} is not a readable parquet file: {one_line(error)}") from None
 
 
 def _parquet_columns(one: Input, file: Any, columns: Columns) -> list[str]:
@@ -241,7 +242,7 @@ def _open_bytes(one: Input, offset: int) -> Iterator[tuple[Callable[[int], bytes
             try:
                 return bytes(stream.read(size))
             except OSError as error:
-                raise ValueError(f"{one.path} cannot be read: {' '.join(str(error).split())}") from None
+                raise ValueError(f"{one.path} cannot be read: {one_line(error)}") from None
 
         def done() -> float:
             return raw.tell() / max(1, one.size)

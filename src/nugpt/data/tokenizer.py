@@ -10,6 +10,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from nugpt.spec.checks import one_line
+
 VOCABULARY_MULTIPLE = 128
 END_OF_TEXT = "<|endoftext|>"
 # What published tokenizers call the token that ends a document, the commonest first.
@@ -86,7 +88,7 @@ def json_tokenizer(text: str, name: str, end_of_text: str | None = None) -> Toke
     try:
         model = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # `tokenizers` raises bare Exception for whatever is wrong with the file
-        raise ValueError(f"{name} is not a tokenizer.json: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{name} is not a tokenizer.json: {one_line(error)}") from None
     model.no_truncation()
     model.no_padding()
     model.encode_special_tokens = True  # a document that spells out <|endoftext|> must not end itself

@@ -28,6 +28,7 @@ from nugpt.fit.power_law import Observed, PowerLaw, lerp_power_law, power_law
 from nugpt.fit.regression import fit_line
 from nugpt.fit.regret import Cost, Sensitivity, regret, regret_at, sensitivity
 from nugpt.fit.roles import profile
+from nugpt.fit.shift import shift
 from nugpt.fit.verdict import Estimate, Verdict, estimate_of, exponent_estimate, judge
 from nugpt.spec.model import flops_per_token
 from nugpt.spec.plan import Curve, Label
@@ -329,6 +330,8 @@ def _estimates(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> l
         "multiplier-slope": _multiplier_slope,
         "lerp-slope": _lerp_slope,
         "lerp-spread": _lerp_spread,
+        "shift": _shifts,
+        "edge-shift": _shifts,
     }
     return kinds[rule.kind](rule, found, noise) if rule.kind in kinds and found else []
 
@@ -537,6 +540,21 @@ def _multiplier_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseMode
         swept = profile([(_number(one, "octaves"), one.curve.points) for one in part], noise)
         located.append((size, optimum(swept, rule.level)))
     return [estimate_of(drift(located, rule.level), str(rule.of))] if located else []
+
+
+def _shifts(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+    """How far the best η, or the edge, lies from where it is without what `by` names, at each size."""
+    mine = _of_table(found, rule.table)
+    plain = {_place(one): one for one in mine if not one.curve.label.get(rule.by or "")}
+    estimates = []
+    for one in mine:
+        other = plain.get(_place(one))
+        if other is None or other is one:
+            continue
+        pair = (one.edge, other.edge) if rule.kind == "edge-shift" else (one.optimum, other.optimum)
+        value, interval = shift(*pair)
+        estimates.append(Estimate(value, interval, rule.level, f"{rule.by} {one.curve.label[str(rule.by)]}"))
+    return estimates
 
 
 def _lerp(one: CurveAnswer, of: str) -> list[Mapping[str, float]]:

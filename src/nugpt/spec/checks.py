@@ -22,6 +22,11 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
+def one_line(error: object) -> str:
+    """An error, or what a program said, on one line."""
+    return " ".join(str(error).split())
+
+
 def whole(value: Any, where: str, least: int = 1) -> int:
     """A whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -7,9 +7,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nugpt.spec.checks import whole
 from nugpt.spec.run import RunSpec
 
 FORMAT = 1
@@ -32,6 +33,7 @@ class Curve:
     spec: RunSpec  # of every run, but for lr and seed
     log2_lrs: tuple[float, ...]
     seeds: tuple[int, ...]
+    fine: int = 2  # points of a refinement on either side of the optimum; fewer where runs are dear
 
     def __post_init__(self) -> None:
         for name in ("log2_lrs", "seeds"):
@@ -40,11 +42,12 @@ class Curve:
                 raise ValueError(
                     f"{name} of curve {dict(self.label)} is {values!r}, but must be values each named once"
                 )
+        whole(self.fine, f"fine of curve {dict(self.label)}", least=0)
         object.__setattr__(self, "log2_lrs", tuple(sorted(float(x) for x in self.log2_lrs)))
 
     def run(self, log2_lr: float, seed: int) -> RunSpec:
         """The run of this curve at one learning rate and seed."""
-        return replace(self.spec, lr=lr_at(log2_lr), seed=seed)
+        return self.spec.at(lr_at(log2_lr), seed)
 
     def runs(self, log2_lrs: Iterable[float] | None = None) -> dict[tuple[float, int], RunSpec]:
         """(log2 η, seed) → run, over the curve's grid or the one given."""
@@ -54,7 +57,7 @@ class Curve:
     @property
     def key(self) -> str:
         """The hash of what its runs share."""
-        return replace(self.spec, lr=1.0, seed=0).hash
+        return self.spec.at(1.0, 0).hash
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class Plan:
                     "spec": curve.spec.to_dict(),
                     "log2_lrs": list(curve.log2_lrs),
                     "seeds": list(curve.seeds),
+                    "fine": curve.fine,
                 }
                 for curve in self.curves
             ],
@@ -139,7 +143,9 @@ class Plan:
             policy = dict(values["policy"])
             stop = policy.pop("stop")
             curves = [
-                Curve(c["label"], RunSpec.from_dict(c["spec"]), tuple(c["log2_lrs"]), tuple(c["seeds"]))
+                Curve(
+                    c["label"], RunSpec.from_dict(c["spec"]), tuple(c["log2_lrs"]), tuple(c["seeds"]), c.get("fine", 2)
+                )
                 for c in values["curves"]
             ]
             return cls(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -137,10 +137,33 @@ class RunSpec:
                 raise ValueError(f"run spec's {name} is of the wrong form: {error}") from None
         return cls(**rest)
 
+    def at(self, lr: float, seed: int) -> RunSpec:
+        """The same run at another learning rate and seed; what neither changes is not checked and spelled out again."""
+        plain = type(lr) is float and type(seed) is int and lr > 0 and 0 <= seed < 2**63
+        if not plain or not math.isfinite(lr * self._largest_factor):
+            return replace(self, lr=lr, seed=seed)  # which says what is wrong
+        _ = self._canonical  # worked out here once, it goes along
+        made = object.__new__(RunSpec)
+        kept = {name: value for name, value in self.__dict__.items() if name != "hash"}
+        made.__dict__.update(kept, lr=lr, seed=seed)
+        return made
+
+    @cached_property
+    def _largest_factor(self) -> float:
+        """The largest ratio of a learning rate of the run to η."""
+        found = self.resolved()
+        return max(found.lr_base, *(row.lr for row in found.rows.values())) / self.lr
+
+    @cached_property
+    def _canonical(self) -> dict[str, Any]:
+        """The one spelling of everything but learning rate and seed."""
+        return {name: value for name, value in _spelled(self.to_dict()).items() if name not in ("lr", "seed")}
+
     @cached_property
     def hash(self) -> str:
         """16 hexadecimal digits: other with every field, the same for any field order, number spelling or platform."""
-        canonical = json.dumps(_spelled(self.to_dict()), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        values = self._canonical | {"lr": _spelled(self.lr), "seed": self.seed}
+        canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:16]
 
 
@@ -180,23 +203,26 @@ def run_flops(spec: RunSpec) -> float:
     return float(flops_per_token(spec.model)) * spec.batch * spec.model.seq_len * spec.steps
 
 
+Shape = tuple[Any, ...]
+
+
+def shape_of(spec: RunSpec) -> Shape:
+    """All that runs must share to be one ensemble: all but table, learning rate, multipliers, decay and seed."""
+    return (
+        spec.model,
+        spec.steps,
+        spec.batch,
+        spec.data,
+        spec.schedule,
+        spec.precision,
+        spec.grad_clip,
+        spec.validations,
+        spec.val_windows,
+        spec.table.betas,
+        spec.start.step if spec.start and spec.start.kind == "extend" else 0,
+    )
+
+
 def packable(specs: list[RunSpec]) -> bool:
     """Whether these runs can share one ensemble: only table, learning rate, multipliers, decay, seed differ."""
-
-    def shape(spec: RunSpec) -> tuple[Any, ...]:
-        step = spec.start.step if spec.start and spec.start.kind == "extend" else 0
-        return (
-            spec.model,
-            spec.steps,
-            spec.batch,
-            spec.data,
-            spec.schedule,
-            spec.precision,
-            spec.grad_clip,
-            spec.validations,
-            spec.val_windows,
-            spec.table.betas,
-            step,
-        )
-
-    return len({shape(spec) for spec in specs}) <= 1
+    return len({shape_of(spec) for spec in specs}) <= 1

@@ -16,6 +16,9 @@ class Setting:
     data: str
     vocab_size: int
     precision: str = "float32"
+    # Role → factor on its learning rate, instead of the tables' defaults where a study does not sweep them: what was
+    # tuned on the base. There all tables of the normalized family are one model, so that one tuning serves all.
+    multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ KINDS: dict[str, str] = {
     "multiplier-slope": "slope of the best multiplier",
     "lerp-slope": "slope of the mean effective α̂ at each size's best η",
     "lerp-spread": "standard deviation of the effective α̂ over components, as a share of its mean",
+    "shift": "best η with `by` less that without, in octaves",
+    "edge-shift": "stability edge with `by` less that without, in octaves",
     "alignment": "alignment exponent, averaged over layers",
     "alignment-fall": "alignment exponent at the start less that at the end",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import uuid
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{9})")
+_ASIDE = re.compile(r"\.step-(\d{9})\.[0-9a-f]{32}\.old")
 _FILES = ("model.safetensors", "optimizer.safetensors")
 
 
@@ -57,8 +59,8 @@ def save_checkpoint(
         small = {"format": FORMAT, "step": step, **state}
         checksums = {name: _sha256(temporary / name) for name in _FILES} | {"state": _sha256_of_values(small)}
         write_json(temporary / "state.json", small | {"sha256": checksums})
-        if final.exists():  # a spoiled one of the same step, or the same one again
-            shutil.rmtree(final)
+        if final.exists():  # a spoiled one of the same step, or the same one again: moved aside, it is still found
+            final.rename(directory / f".{final.name}.{uuid.uuid4().hex}.old")
         temporary.rename(final)
         sync_directory(directory)
     except SafetensorError as error:  # how safetensors reports a full disk
@@ -71,18 +73,39 @@ def save_checkpoint(
     saved = _by_step(directory)
     for step_dir in saved[saved.index(final) + 1 :] + saved[: saved.index(final) + 1][:-keep]:
         shutil.rmtree(step_dir, ignore_errors=True)
-    for left in directory.glob(".step-*.tmp"):  # of a process that was killed while saving
+    for left in directory.glob(".step-*"):  # what was moved aside, and what a process killed while saving left
         shutil.rmtree(left, ignore_errors=True)
     return final
 
 
+def drop_after(directory: Path, step: int) -> None:
+    """Drop the checkpoints of later steps: the run goes on from this one, and what it saves next must be its own."""
+    for path in _by_step(directory):
+        if _step(path) > step:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def steps_in(directory: Path) -> list[int]:
+    """The steps of the checkpoints there, by their names, in order."""
+    return [_step(path) for path in _by_step(directory)]
+
+
 def latest_checkpoint(directory: Path) -> Checkpoint | None:
     """The newest whole checkpoint; a spoiled one is passed over with a warning that names it."""
-    for step_dir in reversed(_by_step(directory)):
-        try:
-            return load_checkpoint(step_dir)
-        except ValueError as error:
-            warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
+    for step in reversed(steps_in(directory)):
+        if (found := checkpoint_at(directory, step)) is not None:
+            return found
+    return None
+
+
+def checkpoint_at(directory: Path, step: int) -> Checkpoint | None:
+    """The checkpoint of this step; none, with a warning that names it, when it is spoiled."""
+    for path in _by_step(directory):
+        if _step(path) == step:
+            try:
+                return load_checkpoint(path)
+            except ValueError as error:
+                warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=3)
     return None
 
 
@@ -116,10 +139,20 @@ def load_checkpoint(step_dir: Path) -> Checkpoint:
 
 
 def _by_step(directory: Path) -> list[Path]:
-    if not directory.is_dir():
+    """The checkpoints in order; one that was moved aside counts where the process died before its successor came."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
         return []
-    found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: path.name)
+    found = {match[1]: name for name in sorted(names) if (match := _ASIDE.fullmatch(name))}
+    found |= {match[1]: name for name in names if (match := _NAME.fullmatch(name))}
+    return [directory / found[digits] for digits in sorted(found)]
+
+
+def _step(path: Path) -> int:
+    match = _NAME.search(path.name)
+    assert match is not None
+    return int(match[1])
 
 
 def _sha256_of_values(values: Mapping[str, Any]) -> str:

@@ -52,7 +52,8 @@ class PlanDirectory:
         """The plan as it was first made."""
         path = self.path / "plan.json"
         if not path.is_file():
-            raise ValueError(f"{self.path} is no plan: it has no plan.json")
+            why = "it has no plan.json" if self.path.is_dir() else "there is no such directory"
+            raise ValueError(f"{self.path} is no plan: {why}, give STORE/plans/NAME")
         values = read_json(path)
         try:
             return Plan.from_dict(values)

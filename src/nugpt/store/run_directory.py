@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, write_bytes, write_json
+from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
 
@@ -96,8 +98,13 @@ class RunDirectory:
 
     def newest_step(self) -> int:
         """The step of the newest checkpoint by its name, −1 when there is none."""
-        steps = [int(path.name.removeprefix("step-")) for path in self.checkpoints.glob("step-*")]
-        return max(steps, default=-1)
+        return max(steps_in(self.checkpoints), default=-1)
+
+    def drop_checkpoints(self) -> int:
+        """Remove the run's checkpoints and return the bytes won."""
+        won = sum(path.stat().st_size for path in self.checkpoints.rglob("*") if path.is_file())
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        return won
 
     def add_failure(self, error: str, trace: str) -> None:
         """Note a crash: unlike a divergence it is no result, and the run is tried again."""

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import re
-import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -155,7 +154,7 @@ def _read_pack(file: Path) -> _Pack:
             else:
                 raise ValueError(f"{file}: member {name!r} is not of a store's form")
     except FileNotFoundError:
-        raise
+        raise ValueError(f"{file} does not exist: give a file made by `nugpt store pack`") from None
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"{file} is not a whole pack of a store: {error}") from None
     for name, files in runs.items():
@@ -229,6 +228,5 @@ def prune(store: Store, keep: frozenset[str] = frozenset(), only: frozenset[str]
             continue
         if not run.has_ended(("done", "diverged")) or not run.checkpoints.is_dir():
             continue
-        won += sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
-        shutil.rmtree(run.checkpoints)
+        won += run.drop_checkpoints()
     return won

@@ -22,10 +22,12 @@ from nugpt.studies import (
     depth_sweep_ours_alpha_power_law,
     depth_sweeps,
     held_out,
+    multipliers_at_base,
     mup_drifts_ours_not,
     role_sweeps,
     run_length_by_width,
     steps_sweep_ngpt_ours,
+    warmup_at_base,
     width_fixed_steps,
     width_sweep_ngpt_mup_vs_muppr,
     width_sweep_ngpt_mup_vs_muppr_tuned,
@@ -33,7 +35,7 @@ from nugpt.studies import (
     width_sweep_ngpt_ours_without_tc_corrections,
 )
 
-__all__ = ["STUDIES", "plan", "study"]
+__all__ = ["EVIDENCE", "STUDIES", "plan", "study"]
 
 STUDIES: dict[str, Study] = {
     made.id: made
@@ -62,7 +64,42 @@ STUDIES: dict[str, Study] = {
         batch_by_steps.STUDY,
         against_llama.STUDY,
         held_out.STUDY,
+        warmup_at_base.STUDY,
+        multipliers_at_base.STUDY,
     )
+}
+
+# The order in which `evidence` is run on one GPU, whose time may end before the list does.
+EVIDENCE: dict[str, tuple[str, ...]] = {
+    "first": ("warmup-at-base", "multipliers-at-base"),
+    "width": ("width-fixed-steps", "mup-drifts-ours-not"),
+    "token horizon": ("steps-sweep-ngpt-ours",),
+    "alignment": (
+        "alignment_val",
+        "alignment_val_loss_weighted",
+        "alignment_val_layer_dependence",
+        "alignment_val_l12h28",
+        "alignment_val_loss_weighted_l12h28",
+        "alignment_val_layer_dependence_l12h28",
+    ),
+    "depth": (
+        "depth-sweeps",
+        "depth-mup-depth-sweep",
+        "depth-sweep-baseline-alpha-power-law",
+        "depth-sweep-ours-alpha-power-law",
+    ),
+    "run length": ("run-length-by-width",),
+    "roles": ("role-sweeps",),
+    "batch": ("batch-by-steps",),
+    "baseline": ("against-llama",),
+    "held out": ("held-out",),
+    "the rest": (
+        "width-sweep-ngpt-ours-with-token-corr",
+        "width-sweep-ngpt-mup-vs-muppr",
+        "width-sweep-ngpt-mup-vs-muppr-tuned",
+        "width-sweep-ngpt-ours-without-tc-corrections",
+        "both-eta-input-output-sweep",
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from nugpt.spec.plan import Curve
 from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import DRIFT, Rule
-from nugpt.studies.grids import POLICY, SPACING, Size, around, curve
+from nugpt.studies.grids import POLICY, SEEDS, SPACING, Size, around, curve
 from nugpt.studies.rules import THIRD
 
 TABLE = replace(with_data_exponent(NUGPT, F(0)), batch=F(0))
@@ -26,7 +26,7 @@ BUDGETS = {"paper": (640_000, 2_560_000), "evidence": (32_000, 128_000), "lab": 
 
 # One grid for all, as in `steps-sweep-ngpt-ours`.
 CENTRE = {"paper": -8.5, "evidence": -6.5, "lab": -6.5, "tiny": -3.5}
-POINTS = {"paper": 11, "evidence": 7, "lab": 5, "tiny": 3}
+POINTS = {"paper": 11, "evidence": 3, "lab": 5, "tiny": 3}
 
 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
@@ -41,6 +41,7 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
             Size(*SHAPE[scale], budget // batch),
             log2_lrs=grid,
             batch=batch,
+            seeds=SEEDS[scale][:2],
             label={"batch": batch},
         )
         for budget in BUDGETS[scale]

@@ -7,7 +7,7 @@ from nugpt.spec.plan import Curve
 from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
-from nugpt.studies.grids import POLICY, SPACING, Size, around, aspect_sizes, curve, expected
+from nugpt.studies.grids import COARSE, HALF, Size, around, aspect_sizes, curve, expected
 
 SIZES = {"paper": (10, 16), "evidence": (4, 6), "lab": (2, 4), "tiny": (1, 2)}
 TOKENS = {"paper": 20.0, "evidence": 5.0, "lab": 5.0}  # the paper gives no length: its 20 tokens per parameter
@@ -15,11 +15,11 @@ TINY_STEPS = 40  # at `tiny` a fixed length, since tokens per parameter would le
 INPUT_LOG2 = {"paper": (-1, 0, 1), "evidence": (-1, 0, 1), "lab": (-1, 0, 1), "tiny": (0, 1)}
 OUTPUT_LOG2 = {
     "paper": (-3, -2, -1, 0, 1),
-    "evidence": (-3, -2, -1, 0, 1),
+    "evidence": (-2, -1, 0, 1),
     "lab": (-3, -2, -1, 0, 1),
     "tiny": (-2, -1, 0),
 }
-SEEDS = {"evidence": (0, 1)}
+SEEDS = {"evidence": (0,)}
 POINTS = 3  # a multiplier moves the best η little, and the grid extends where it does
 
 
@@ -36,7 +36,7 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
             setting,
             NUGPT,
             size,
-            log2_lrs=around(expected(at, NUGPT, size), POINTS, SPACING[scale]),
+            log2_lrs=around(expected(at, NUGPT, size), POINTS, HALF[scale]),
             seeds=SEEDS.get(scale),
             multipliers={"input": 2.0**i, "output": 2.0**o},
             label={"input_log2": i, "output_log2": o},
@@ -63,5 +63,5 @@ STUDY = Study(
         ),
     ),
     curves=curves,
-    policy=POLICY,
+    policy=COARSE,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction as F
 
 from nugpt.spec.model import steps_at
 from nugpt.spec.parametrization import Parametrization
@@ -16,19 +15,20 @@ from nugpt.spec.schedule import Schedule
 from nugpt.spec.study import Setting
 
 # Heads and layers of the paper's sweeps; the ends are the paper's, what lies between is ours.
-WIDTHS = {"paper": (8, 12, 16, 20, 28, 40), "evidence": (2, 4, 8, 16, 32), "lab": (2, 4, 8), "tiny": (1, 2, 4)}
+WIDTHS = {"paper": (8, 12, 16, 20, 28, 40), "evidence": (4, 8, 16, 32), "lab": (2, 4, 8), "tiny": (1, 2, 4)}
 WIDTHS_LAYERS = {"paper": 12, "evidence": 4, "lab": 4, "tiny": 2}
-DEPTHS = {"paper": (8, 16, 32, 64, 128), "evidence": (2, 4, 8, 16, 32), "lab": (2, 4, 8), "tiny": (1, 2, 4)}
+DEPTHS = {"paper": (8, 16, 32, 64, 128), "evidence": (4, 8, 16, 32), "lab": (2, 4, 8), "tiny": (1, 2, 4)}
 DEPTHS_HEADS = {"paper": 12, "evidence": 4, "lab": 4, "tiny": 2}
-ASPECTS = {"paper": (8, 10, 16, 20), "evidence": (2, 4, 6, 8), "lab": (2, 4, 6), "tiny": (1, 2, 3)}
+ASPECTS = {"paper": (8, 10, 16, 20), "evidence": (2, 3, 5, 8), "lab": (2, 4, 6), "tiny": (1, 2, 3)}
 
 # Below the paper's scale 20 tokens per parameter cost too much: fewer, the same at every size of a study.
 ASPECT_TOKENS = {"paper": 20.0, "evidence": 10.0, "lab": 5.0, "tiny": 0.15}
 
 FIXED_STEPS = {"tiny": 40}  # a third of the scale's own, so that a study of three sizes ends in a minute or two
 SEEDS = {"paper": (0,), "evidence": (0, 1, 2), "lab": (0, 1), "tiny": (0,)}
-POINTS = {"paper": 9, "evidence": 5, "lab": 5, "tiny": 3}
-SPACING = {"paper": 0.5, "evidence": 0.5, "lab": 0.5, "tiny": 1.0}
+# At `evidence` octaves first, then quarter octaves around the optimum: see docs/sweeps.md for what that saves.
+POINTS = {"paper": 9, "evidence": 3, "lab": 5, "tiny": 3}
+SPACING = {"paper": 0.5, "evidence": 1.0, "lab": 0.5, "tiny": 1.0}
 
 # log2 of the best η of the base model, as far as first looks tell; at the paper's scale a guess. A grid is only centred
 # there: a curve whose best lies at the edge of its grid extends it.
@@ -38,14 +38,19 @@ EXPECTED_PRENORM = {"paper": -9.0, "evidence": -8.0, "lab": -8.0, "tiny": -7.0}
 EXPECTED_DRIFT = {"ngpt": (-0.5, 0.0), "depth-mup": (0.0, 0.25)}
 EXPECTED_HORIZON = -1 / 3  # the same per octave of iterations, for a table without m_data
 
-DEAR = 1e16  # FLOPs of one run at `evidence` from which on a curve has two seeds, not three
+# FLOPs of one run at `evidence` from which on a curve has two seeds, not three, and from which on it has one seed and
+# five points, not seven: half a minute and a minute of an H200, about.
+DEAR, DEAREST = 5e15, 1.2e16
 
 POLICY: Mapping[str, Policy] = {
     "paper": Policy(),
-    "evidence": Policy(refine=(0.25,)),
+    "evidence": Policy(extend=3, spacing=1.0, refine=(0.25,)),
     "lab": Policy(extend=2),
     "tiny": Policy(extend=1, spacing=1.0),
 }
+# For studies of multipliers, which move the best η little: half octaves, extended where they do, and not refined.
+COARSE: Mapping[str, Policy] = {**POLICY, "evidence": Policy(extend=2)}
+HALF = {**SPACING, "evidence": 0.5}
 AS_PLANNED: Mapping[str, Policy] = {name: Policy(extend=0) for name in POLICY}  # for runs at one learning rate
 
 
@@ -93,8 +98,8 @@ def default_grid(scale: Scale, table: Parametrization, size: Size) -> tuple[floa
 
 def default_seeds(scale: Scale, spec: RunSpec) -> tuple[int, ...]:
     """The scale's seeds, fewer for the dearest runs at `evidence`."""
-    dear = scale.name == "evidence" and run_flops(spec) > DEAR
-    return SEEDS[scale.name][:2] if dear else SEEDS[scale.name]
+    flops = run_flops(spec) if scale.name == "evidence" else 0.0
+    return SEEDS[scale.name][: 1 if flops > DEAREST else 2 if flops > DEAR else None]
 
 
 def curve(
@@ -106,7 +111,7 @@ def curve(
     log2_lrs: tuple[float, ...] | None = None,
     seeds: tuple[int, ...] | None = None,
     batch: int | None = None,
-    multipliers: Mapping[str, float] | None = None,
+    multipliers: Mapping[str, float] | None = None,  # the setting's by default
     weight_decay: float | None = None,
     schedule: Schedule | None = None,
     label: Label | None = None,
@@ -121,7 +126,7 @@ def curve(
         steps=size.steps,
         batch=batch or scale.batch,
         data=setting.data,
-        multipliers=multipliers or {},
+        multipliers=_multipliers(setting, table) if multipliers is None else multipliers,
         weight_decay=weight_decay,
         schedule=schedule or Schedule(),
         precision=setting.precision,
@@ -133,7 +138,13 @@ def curve(
         spec=spec,
         log2_lrs=log2_lrs or default_grid(scale, table, size),
         seeds=seeds or default_seeds(scale, spec),
+        fine=1 if scale.name == "evidence" and run_flops(spec) > DEAREST else 2,
     )
+
+
+def _multipliers(setting: Setting, table: Parametrization) -> dict[str, float]:
+    """What was tuned on the base, for the tables that it was tuned for: a plain transformer has a tuning of its own."""
+    return dict(setting.multipliers) if table.family == "normalized" else {}
 
 
 def width_curves(scale_name: str, setting: Setting, tables: Iterable[Parametrization]) -> tuple[Curve, ...]:
@@ -168,11 +179,3 @@ def alignment_curves(
     return tuple(
         curve(scale, setting, table, size, log2_lrs=(expected(scale, table, size),), seeds=(0,)) for size in sizes
     )
-
-
-def with_width_exponent(table: Parametrization, exponent: F, name: str) -> Parametrization:
-    """The same table with η_hidden and η_output ∝ m_width^exponent, under another name."""
-    rows = dict(table.rows)
-    for role in ("hidden", "output"):
-        rows[role] = replace(rows[role], lr=replace(rows[role].lr, width=exponent))
-    return replace(table, name=name, rows=rows)

@@ -25,7 +25,7 @@ BASE = {
 # Each axis: its smaller values beside the base's, and the one held out.
 AXES: dict[str, dict[str, tuple[tuple[int, ...], int]]] = {
     "paper": {"heads": ((8, 16), 40), "layers": ((8, 16), 48), "steps": ((5_000, 10_000), 80_000)},
-    "evidence": {"heads": ((2, 8), 16), "layers": ((2, 8), 16), "steps": ((500, 1_000), 8_000)},
+    "evidence": {"heads": ((8,), 16), "layers": ((8,), 16), "steps": ((1_000,), 8_000)},
     "lab": {"heads": ((1,), 8), "layers": ((1,), 8), "steps": ((200,), 1_600)},
     "tiny": {"heads": ((2,), 4), "layers": ((2,), 4), "steps": ((40,), 80)},
 }
@@ -35,7 +35,7 @@ AT_ONCE = {
     "lab": Size(layers=4, heads=8, steps=800),
     "tiny": Size(layers=2, heads=2, steps=40),
 }
-HELD_OUT_POINTS = {"paper": 9, "evidence": 5, "lab": 5, "tiny": 3}
+HELD_OUT_POINTS = {"paper": 9, "evidence": 3, "lab": 5, "tiny": 3}
 
 
 def smaller_sizes(scale: str) -> list[tuple[str, Size]]:

@@ -12,7 +12,7 @@ from nugpt.spec.study import Setting
 from nugpt.studies.grids import ASPECT_TOKENS, aspect_sizes, curve
 
 TABLES = (with_data_exponent(COMPLETEP, F(-1, 3)), NUGPT_FULL_ALIGN)
-SIZES = {"paper": (8, 10, 16, 20), "evidence": (2, 4, 6), "lab": (2, 4, 6), "tiny": (1, 2, 3)}
+SIZES = {"paper": (8, 10, 16, 20), "evidence": (2, 3, 5), "lab": (2, 4, 6), "tiny": (1, 2, 3)}
 
 
 def logit_curves(scale: str, setting: Setting, tables: Iterable[tuple[Parametrization, float]]) -> tuple[Curve, ...]:

@@ -16,15 +16,16 @@ from nugpt.spec.study_rules import DRIFT, Rule
 from nugpt.studies.grids import AS_PLANNED, WIDTHS_LAYERS, Size, curve, expected, fixed_steps
 
 GROUPS = {"hidden": ("hidden",), "input": ("input",), "output": ("output",), "rescalers": RESCALER_ROLES}
-HEADS = {"paper": (8, 16, 40), "evidence": (2, 4, 8), "lab": (2, 4, 8), "tiny": (1, 2, 3)}
+HEADS = {"paper": (8, 16, 40), "evidence": (4, 8, 16), "lab": (2, 4, 8), "tiny": (1, 2, 3)}
 OCTAVES = {"paper": (-2, -1, 1, 2), "evidence": (-2, -1, 1, 2), "lab": (-2, -1, 1, 2), "tiny": (-1, 1)}
-SEEDS = {"evidence": (0, 1, 2)}  # one elsewhere: here the multipliers are the grid
+SEEDS = {"evidence": {4: (0, 1), 8: (0, 1)}}  # by heads; one elsewhere: here the multipliers are the grid
 
 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     """For each width the default multipliers once, then each group's scaled by so many octaves; one learning rate."""
     at = scale_named(scale)
     defaults = {role: row.multiplier for role, row in resolve(NUGPT, at.base, at.base.extent, 1.0).rows.items()}
+    defaults |= setting.multipliers
     sweeps: list[tuple[Label, dict[str, float]]] = [({"role": "none", "octaves": 0}, defaults)]
     sweeps += [
         ({"role": group, "octaves": k}, {**defaults, **{role: defaults[role] * 2.0**k for role in roles}})
@@ -39,7 +40,7 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
             NUGPT,
             size,
             log2_lrs=(expected(at, NUGPT, size),),
-            seeds=SEEDS.get(scale, (0,)),
+            seeds=SEEDS.get(scale, {}).get(size.heads, (0,)),
             multipliers=multipliers,
             label=label,
         )

@@ -20,7 +20,7 @@ STEPS = {
 }
 # One grid for all lengths, wide enough for the law and for none: moving it along the law would favour the law.
 CENTRE = {"paper": -9.0, "evidence": -7.0, "lab": -7.0, "tiny": -3.5}
-POINTS = {"paper": 11, "evidence": 7, "lab": 7, "tiny": 5}
+POINTS = {"paper": 11, "evidence": 3, "lab": 7, "tiny": 5}
 WITHOUT_M_DATA = with_data_exponent(NUGPT, F(0))
 
 

@@ -20,7 +20,7 @@ STUDY = Study(
     title="Width at a fixed number of iterations: nGPT and νGPT",
     varies="heads at fixed layers, fixed steps",
     claims=(
-        Claim("nGPT's best learning rate does not transfer over width.", drifts_left("ngpt", "heads")),
+        Claim("nGPT's best learning rate does not transfer over width: it falls.", drifts_left("ngpt", "heads")),
         Claim("νGPT's best learning rate transfers over width.", transfers("nugpt", "heads")),
         Claim("νGPT's best loss is no worse than nGPT's at any width.", not_worse("nugpt", "ngpt")),
     ),

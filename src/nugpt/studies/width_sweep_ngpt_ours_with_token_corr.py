@@ -25,7 +25,7 @@ STUDY = Study(
     title="Fixed aspect ratio at fixed tokens per parameter: nGPT and νGPT",
     varies="layers = heads, steps in proportion to parameters",
     claims=(
-        Claim("nGPT's best learning rate does not transfer over size.", drifts_left("ngpt", "heads")),
+        Claim("nGPT's best learning rate does not transfer over size: it falls.", drifts_left("ngpt", "heads")),
         Claim("νGPT's best learning rate transfers over size.", transfers("nugpt", "heads")),
         Claim("νGPT's best loss is no worse than nGPT's at any size.", not_worse("nugpt", "ngpt")),
     ),

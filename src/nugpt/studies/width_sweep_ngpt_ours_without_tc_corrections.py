@@ -12,11 +12,11 @@ from nugpt.studies.grids import POLICY, SPACING, WIDTHS_LAYERS, Size, around, cu
 from nugpt.studies.rules import inverse_cube_root
 
 # The paper gives no number of layers; twelve, as in its other width sweeps.
-HEADS = {"paper": (8, 12, 16, 20, 28, 40), "evidence": (2, 4, 8, 12), "lab": (2, 4, 8), "tiny": (1, 2, 4)}
+HEADS = {"paper": (8, 12, 16, 20, 28, 40), "evidence": (2, 4, 6, 8), "lab": (2, 4, 8), "tiny": (1, 2, 4)}
 TOKENS = {"paper": 20.0, "evidence": 5.0, "lab": 5.0, "tiny": 0.2}
 # One grid for all sizes, as in `steps-sweep-ngpt-ours`.
 CENTRE = {"paper": -9.0, "evidence": -6.5, "lab": -6.5, "tiny": -3.5}
-POINTS = {"paper": 11, "evidence": 9, "lab": 7, "tiny": 3}
+POINTS = {"paper": 11, "evidence": 3, "lab": 7, "tiny": 3}
 WITHOUT_M_DATA = with_data_exponent(NUGPT, F(0))
 
 

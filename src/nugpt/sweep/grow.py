@@ -6,8 +6,6 @@ from nugpt.spec.plan import Policy
 from nugpt.store.plans import Addition
 from nugpt.sweep.state import CurveState
 
-REACH = 2  # points of a refinement on either side of the optimum
-
 
 def next_points(state: CurveState, policy: Policy) -> list[Addition]:
     """The learning rates to add to a curve all of whose runs have ended; none when it is settled or at its limit."""
@@ -43,7 +41,7 @@ def _refinement(state: CurveState, policy: Policy, grid: list[float], best: floa
     """The first spacing whose points around the optimum are not all there yet."""
     for spacing in policy.refine:
         centre = round(best / spacing) * spacing
-        wanted = [centre + k * spacing for k in range(-REACH, REACH + 1)]
+        wanted = [centre + k * spacing for k in range(-state.curve.fine, state.curve.fine + 1)]
         missing = [x for x in wanted if all(abs(x - there) > spacing / 100 for there in grid)]
         # One refinement per spacing: once its points are there, the optimum it gives does not call for more.
         if any(place.added == _reason(spacing) for place in state.places):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nugpt.fit.optimum import Optimum, optimum
-from nugpt.fit.points import Point
 from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.claims import file_system_time, holder_state
 from nugpt.store.plans import Addition, PlanDirectory
 from nugpt.store.run_directory import ENDED, RunDirectory, Store
+
+if TYPE_CHECKING:  # fits take a second to import, and a list of runs does without them
+    from nugpt.fit.optimum import Optimum
+    from nugpt.fit.points import Point
 
 STATES = ("done", "diverged", "stopped", "running", "stale", "failed", "missing", "unreadable")
 
@@ -31,6 +33,15 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Best:
+    """The lowest mean loss that a curve shows so far: what was seen, and no estimate of its optimum."""
+
+    log2_lr: float
+    loss: float  # mean over the seeds that are done
+    side: str | None  # left, right or both: where nothing beyond it has ended, so that the best may lie there
+
+
+@dataclass(frozen=True)
 class CurveState:
     """A curve with the runs of its grid as it is now."""
 
@@ -43,6 +54,8 @@ class CurveState:
 
     def points(self) -> list[Point]:
         """What the optimum is read from: every run that has ended."""
+        from nugpt.fit.points import Point
+
         return [
             Point(p.log2_lr, p.record.val_loss if p.state == "done" else None, p.seed, p.state)
             for p in self.places
@@ -54,9 +67,25 @@ class CurveState:
         points = self.points()
         return _optimum(tuple(points)) if points else None
 
+    def best(self) -> Best | None:
+        """The best learning rate seen, of those at which most seeds trained; none while no run is done."""
+        ended: dict[float, list[float | None]] = {}
+        for p in self.places:
+            if p.record is not None and p.state == p.record.status:
+                ended.setdefault(p.log2_lr, []).append(p.record.val_loss if p.state == "done" else None)
+        losses = {x: [loss for loss in found if loss is not None] for x, found in ended.items()}
+        trained = {x: found for x, found in losses.items() if 2 * len(found) > len(ended[x])}
+        if not trained:
+            return None
+        loss, log2_lr = min((sum(found) / len(found), x) for x, found in trained.items())
+        sides = [side for side, end in (("left", min(ended)), ("right", max(ended))) if log2_lr == end]
+        return Best(log2_lr, loss, sides[0] if len(sides) == 1 else "both" if sides else None)
 
-@lru_cache(maxsize=256)  # a live table asks every second, and mostly nothing has changed
+
+@lru_cache(maxsize=1024)  # a live table asks every second, and mostly nothing has changed
 def _optimum(points: tuple[Point, ...]) -> Optimum:
+    from nugpt.fit.optimum import optimum
+
     return optimum(points)
 
 
@@ -117,9 +146,4 @@ def run_state(run: RunDirectory, record: RunRecord | None, stale_after: float, n
         return "running"
     if run.failures():
         return "failed"
-    begun = holder == "stale" or _has_checkpoint(run.path)
-    return "stale" if begun else "missing"
-
-
-def _has_checkpoint(path: Path) -> bool:
-    return any((path / "checkpoints").glob("step-*"))
+    return "stale" if holder == "stale" or run.newest_step() >= 0 else "missing"

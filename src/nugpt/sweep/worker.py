@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from nugpt.spec.checks import one_line
 from nugpt.spec.plan import Plan, StopRule
 from nugpt.spec.record import RunRecord
-from nugpt.spec.run import RunSpec, packable
+from nugpt.spec.run import RunSpec, Shape, shape_of
+from nugpt.store.checkpoint import steps_in
 from nugpt.store.claims import Claim, Heartbeat, LostClaim, claim
+from nugpt.store.meeting import meetings
 from nugpt.store.plans import PlanDirectory
 from nugpt.store.run_directory import RunDirectory, Store
 from nugpt.sweep.grow import next_points
+from nugpt.sweep.signals import Request
 from nugpt.sweep.state import CurveState, Place, ended_states, plan_state
 from nugpt.sweep.stop import hopeless
+
+LONGEST_ERROR = 300  # characters of a failure that are shown and kept beside its traceback
 
 # (step, validation losses of the ensemble's runs or None for one that has ended) → which to stop
 StopAsked = Callable[[int, Sequence[float | None]], list[bool]]
@@ -43,6 +50,7 @@ class WorkerOptions:
     peers: int = 1  # workers on the same plan: each takes no more than its share of what can be packed
     linger: float = 0.0  # seconds to wait for runs of other workers before leaving
     poll: float = 1.0
+    keep_checkpoints: bool = True  # of runs that are done: a plan wants their losses, and a thousand fill a disk
 
     def __post_init__(self) -> None:
         if not self.stale_after > 0:
@@ -61,25 +69,35 @@ class Outcome:
     failed: int = 0
 
 
+@dataclass
+class _Memory:
+    """What a worker has learned about its device and its runs."""
+
+    most: dict[Shape, int] = field(default_factory=dict)  # replicas of a shape, after more of them did not fit
+    given_up: set[str] = field(default_factory=set)  # runs that failed here: another start may try them again
+
+
 def work(
     directory: PlanDirectory,
     engine: Engine,
     options: WorkerOptions,
     say: Callable[[str], None] = lambda text: None,
+    request: Request | None = None,
 ) -> Outcome:
-    """Work on the plan until no run of it can be had."""
+    """Work on the plan until no run of it can be had, or until a signal `request`s to leave."""
     plan, store = directory.plan(), directory.store
-    outcome = Outcome()
-    given_up: set[str] = set()  # runs that failed under this worker: another start may try them again
+    request = request or Request()
+    outcome, memory = Outcome(), _Memory()
     deadline: float | None = None
     with Heartbeat(options.stale_after) as heart:
         while True:
+            request.check()
             curves = grown(plan, directory, options.stale_after)
-            pack = _claim_pack(plan, curves, store, engine, options, given_up)
+            pack = _claim_pack(plan, curves, store, engine, options, memory, request)
             if pack:
                 deadline = None
                 heart.hold(pack)
-                _execute(pack, plan, curves, store, engine, outcome, given_up, say)
+                _execute(pack, plan, curves, store, engine, outcome, memory, say, request, options.keep_checkpoints)
                 heart.hold(())
                 continue
             waiting = any(place.state == "running" for curve in curves for place in curve.places)
@@ -105,19 +123,22 @@ def _claim_pack(
     store: Store,
     engine: Engine,
     options: WorkerOptions,
-    given_up: set[str],
+    memory: _Memory,
+    request: Request,
 ) -> list[Claim]:
     """Hold as many runs as go into one ensemble, of the first shape that has any left."""
     ended = ended_states(plan.policy)
-    todo = [p for c in curves for p in c.places if p.state not in (*ended, "running") and p.spec.hash not in given_up]
-    for group in _groups(todo, store):
+    open_places = [p for c in curves for p in c.places if p.state not in (*ended, "running")]
+    for group in _groups([p for p in open_places if p.spec.hash not in memory.given_up], store):
         wanted = -(-len(group) // options.peers)
         if options.replicas is not None:
             wanted = min(wanted, options.replicas)
+        wanted = min(wanted, memory.most.get(shape_of(group[0].spec), wanted))
         room = engine.capacity(group[0].spec, wanted)
         claims: list[Claim] = []
         try:
             for place in group:
+                request.check()
                 held = claim(store.run(place.spec), options.stale_after, ended)
                 if held is not None:
                     claims.append(held)
@@ -132,18 +153,15 @@ def _claim_pack(
 
 
 def _groups(places: list[Place], store: Store) -> list[list[Place]]:
-    """Places whose runs can share an ensemble: of one shape, and at the same step."""
-    groups: list[list[Place]] = []
+    """Places whose runs can share an ensemble: of one shape, and able to meet at one step."""
+    by_shape: dict[Shape, list[Place]] = {}
     for place in places:
-        step = RunDirectory(store.root / place.spec.hash).newest_step()
-        for group in groups:
-            first = group[0]
-            same_step = RunDirectory(store.root / first.spec.hash).newest_step() == step
-            if same_step and packable([first.spec, place.spec]):
-                group.append(place)
-                break
-        else:
-            groups.append([place])
+        by_shape.setdefault(shape_of(place.spec), []).append(place)
+    groups = []
+    for alike in by_shape.values():
+        saved = [steps_in(RunDirectory(store.root / place.spec.hash).checkpoints) for place in alike]
+        met = meetings([place.spec for place in alike], saved)
+        groups += [[alike[i] for i in meeting.members] for meeting in met]
     return groups
 
 
@@ -154,56 +172,113 @@ def _execute(
     store: Store,
     engine: Engine,
     outcome: Outcome,
-    given_up: set[str],
+    memory: _Memory,
     say: Callable[[str], None],
+    request: Request,
+    keep: bool,
 ) -> None:
-    """Run one ensemble; when it cannot be held or fails, try its halves, down to the run that is at fault."""
+    """Run one ensemble; when it does not fit or fails, try its parts, down to the run that is at fault."""
     by_hash = {place.spec.hash: place for curve in curves for place in curve.places}
-    places = [by_hash[held.run.path.name] for held in claims]
-    specs = [place.spec for place in places]
+    left = [claims]
+    try:
+        while left:
+            request.check()
+            pack = left.pop(0)
+            places = [by_hash[held.run.path.name] for held in pack]
+            shape = shape_of(places[0].spec)
+            most = memory.most.get(shape, len(pack))
+            if len(pack) > most:
+                left[:0] = [pack[i : i + most] for i in range(0, len(pack), most)]
+                continue
+            stop = _stop_asked(plan.policy.stop, places, curves, store)
+            failure = _attempt(pack, [place.spec for place in places], store, engine, outcome, stop, say, request)
+            if failure is None:
+                _drop_checkpoints([] if keep else pack)
+                continue
+            gc.collect()  # out of the handler, whose traceback would keep the ensemble's memory
+            middle = len(pack) // 2
+            if len(pack) == 1:
+                _give_up(pack[0], failure, outcome, memory, say)
+            elif failure.out_of_memory:
+                memory.most[shape] = middle
+                say(f"an ensemble of {len(pack)} does not fit ({failure.error}): at most {middle} of this shape now")
+                left.insert(0, pack)
+            else:
+                say(f"an ensemble of {len(pack)} failed ({failure.error}): trying its halves")
+                left[:0] = [pack[:middle], pack[middle:]]
+    except BaseException:
+        _release(claims)
+        raise
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why an ensemble could not be trained, without anything that would keep its memory."""
+
+    error: str
+    trace: str
+    out_of_memory: bool
+
+
+def _attempt(
+    claims: list[Claim],
+    specs: list[RunSpec],
+    store: Store,
+    engine: Engine,
+    outcome: Outcome,
+    stop: StopAsked | None,
+    say: Callable[[str], None],
+    request: Request,
+) -> _Failure | None:
+    """Train these runs as one ensemble and let go of them, or say why it did not work."""
 
     def guard() -> None:
+        request.check()  # one that came before the engine had handlers of its own
         for held in claims:
             held.check()
 
-    failure: str | None = None
     try:
-        engine.execute(specs, store, guard, _stop_asked(plan.policy.stop, places, curves, store))
+        engine.execute(specs, store, guard, stop)
     except LostClaim as error:
         say(f"{error}: leaving it to that worker")
         _release(claims)
-        return
+        return None
     except ValueError:
         _release(claims)
         raise
     except Exception as error:
-        failure, trace = f"{type(error).__name__}: {_one_line(error)}", traceback.format_exc()
+        told = f"{type(error).__name__}: {one_line(error)[:LONGEST_ERROR]}"
+        return _Failure(told, traceback.format_exc(), _is_out_of_memory(error))
     except BaseException:  # a signal: the engine has saved, and whoever starts next goes on from there
         _release(claims, say)
         raise
-    if failure is None:
-        for held in claims:
-            record = held.run.record()
-            say(f"run {held.run.path.name} {record.status if record else 'left nothing'}")
-            held.finish()
-        outcome.done += len(claims)
-    elif len(claims) > 1:
-        # Outside the handler, whose traceback would keep the ensemble's memory.
-        say(f"an ensemble of {len(claims)} failed ({failure}): trying its halves")
-        middle = len(claims) // 2
-        try:
-            for half in (claims[:middle], claims[middle:]):
-                _execute(half, plan, curves, store, engine, outcome, given_up, say)
-        except BaseException:
-            _release(claims)
-            raise
-    else:
-        (held,) = claims
-        held.run.add_failure(failure, trace)
-        given_up.add(held.run.path.name)
-        outcome.failed += 1
-        say(f"run {held.run.path.name} failed: {failure}")
-        held.release()
+    for held in claims:
+        record = held.run.record()
+        say(f"run {held.run.path.name} {record.status if record else 'left nothing'}")
+        held.finish()
+    outcome.done += len(claims)
+    return None
+
+
+def _drop_checkpoints(claims: list[Claim]) -> None:
+    """Of runs that are done or diverged; one that was stopped may be taken up again."""
+    for held in claims:
+        if held.run.has_ended(("done", "diverged")):
+            held.run.drop_checkpoints()
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether the device or the machine had no room; torch's own class is known by its name, as torch is not ours."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def _give_up(held: Claim, failure: _Failure, outcome: Outcome, memory: _Memory, say: Callable[[str], None]) -> None:
+    """Note a run's failure and leave it to another start."""
+    held.run.add_failure(failure.error, failure.trace)
+    memory.given_up.add(held.run.path.name)
+    outcome.failed += 1
+    say(f"run {held.run.path.name} failed: {failure.error}")
+    held.release()
 
 
 def _release(claims: list[Claim], say: Callable[[str], None] = lambda text: None) -> None:
@@ -213,10 +288,6 @@ def _release(claims: list[Claim], say: Callable[[str], None] = lambda text: None
         if record is not None and held.is_held():
             say(f"run {held.run.path.name} {record.status}")
         held.let_go()
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _stop_asked(rule: StopRule | None, places: list[Place], curves: list[CurveState], store: Store) -> StopAsked | None:
@@ -241,7 +312,9 @@ def _stop_asked(rule: StopRule | None, places: list[Place], curves: list[CurveSt
                 for p in curves[i].places
                 if p.seed == seed and p.state == "done" and p.spec.hash not in mine
             ]
-            found = hopeless(rule, places[0].spec.steps, [seen[r] for r in members], others)
+            # What an earlier start saw beyond the checkpoint that this one goes on from is not known yet.
+            known = [{at: loss for at, loss in seen[r].items() if at <= step} for r in members]
+            found = hopeless(rule, places[0].spec.steps, known, others)
             for r, verdict in zip(members, found, strict=True):
                 verdicts[r] = verdict and losses[r] is not None
         return verdicts

@@ -40,7 +40,7 @@ class LabEngine:
                 self._bytes[key] = self._measure(spec, device)
             except torch.OutOfMemoryError:  # not even one fits: training it says so, and that is recorded
                 return 1
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_host_memory()
+        free = _free_device_memory(device) if device.type == "cuda" else _free_host_memory()
         return max(1, min(most, int(USABLE * free) // max(1, self._bytes[key])))
 
     def execute(
@@ -97,6 +97,12 @@ def _proc_status(field: str) -> int:
         return 0
     match = re.search(rf"^{field}:\s+(\d+) kB", text, re.M)
     return int(match[1]) * 1024 if match else 0
+
+
+def _free_device_memory(device: torch.device) -> int:
+    """Memory that nobody uses; what torch keeps of an earlier ensemble for later is given back first."""
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def _free_host_memory() -> int:

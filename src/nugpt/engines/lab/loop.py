@@ -25,6 +25,7 @@ import nugpt
 from nugpt.core.schedule import multiplier
 from nugpt.data import TokenDataset, prefetch
 from nugpt.data.tokenizer import TOKENIZER_FILE
+from nugpt.engines.lab.device import device_name
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.evaluate import ValidationLoss, ValidationSet, validate
 from nugpt.engines.lab.options import Options
@@ -32,7 +33,9 @@ from nugpt.engines.lab.restore import replica_counters, replica_tensors, restore
 from nugpt.spec.model import flops_per_token
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, packable
-from nugpt.store import Checkpoint, RunDirectory, Store, latest_checkpoint, save_checkpoint
+from nugpt.store import Checkpoint, RunDirectory, Store, save_checkpoint
+from nugpt.store.checkpoint import checkpoint_at, drop_after, steps_in
+from nugpt.store.meeting import START, meetings
 from nugpt.store.run_directory import ENDED
 
 EMA_BETA = 0.95  # of the validation loss, as in the paper
@@ -108,18 +111,39 @@ def execute(
     runs = [_Run(number, specs[number], store.run(specs[number]), None) for number in sorted(once.values())]
     todo = [run for run in runs if not run.directory.has_ended(ended)]
     hooks.guard()
-    for run in todo:
-        run.checkpoint = latest_checkpoint(run.directory.checkpoints)
-        run.directory.cut_metrics(run.checkpoint.step if run.checkpoint else 0)
     # Replicas that stand at different steps cannot share a batch: each group goes on by itself.
-    for step in sorted({_step_of(run) for run in todo}, reverse=True):
-        _train([run for run in todo if _step_of(run) == step], runs, dataset, options, progress, starts or {}, hooks)
+    for group in _find_checkpoints(todo):
+        for run in group:
+            step = run.checkpoint.step if run.checkpoint else 0
+            run.directory.cut_metrics(step)
+            drop_after(run.directory.checkpoints, step)
+        _train(group, runs, dataset, options, progress, starts or {}, hooks)
     records = {run.spec.hash: record for run in runs if (record := run.directory.record()) is not None}
     return [records[spec.hash] for spec in specs]
 
 
-def _step_of(run: _Run) -> int:
-    return run.checkpoint.step if run.checkpoint else -1
+def _find_checkpoints(runs: list[_Run]) -> list[list[_Run]]:
+    """Give each run the checkpoint it goes on from, and return those that go on together, the furthest first."""
+    saved = [set(steps_in(run.directory.checkpoints)) for run in runs]
+    loaded: dict[tuple[int, int], Checkpoint] = {}
+    while True:
+        found = meetings([run.spec for run in runs], saved)
+        spoiled = False
+        for meeting in found:
+            for i in meeting.members if meeting.step != START else ():
+                if (i, meeting.step) not in loaded:
+                    checkpoint = checkpoint_at(runs[i].directory.checkpoints, meeting.step)
+                    if checkpoint is None:
+                        saved[i].discard(meeting.step)
+                        spoiled = True
+                    else:
+                        loaded[i, meeting.step] = checkpoint
+        if not spoiled:
+            break
+    for meeting in found:
+        for i in meeting.members:
+            runs[i].checkpoint = loaded.get((i, meeting.step))
+    return [[runs[i] for i in meeting.members] for meeting in found]
 
 
 def _check_data(spec: RunSpec, dataset: TokenDataset) -> None:
@@ -185,14 +209,14 @@ def _train(
             ensemble.train_step(state, tokens, targets, course, micro)
             progress.step(state.step)
             if state.step % log_every == 0 or state.step == spec.steps:
-                hooks.guard()
-                _log(ensemble, state, runs, course, progress)
+                _log(ensemble, state, runs, course, progress, hooks.guard)
                 alive = state.alive.tolist()
                 if dead := [r for r, run in enumerate(runs) if not alive[r] and not run.ended]:
                     finish(dead, "diverged")
             if state.step in validate_at:
-                hooks.guard()
-                _validation_rows(state, runs, validate(ensemble, state, validation, micro), progress)
+                found = validate(ensemble, state, validation, micro)
+                hooks.guard()  # after what takes time, and once for the rows of a step, which take none
+                _validation_rows(state, runs, found, progress)
                 if hooks.stop is not None and state.step < spec.steps:
                     asked = hooks.stop(state.step, [_current_loss(run, group) for run in all_runs])
                     flagged = {run.spec.hash for run, stopped in zip(all_runs, asked, strict=True) if stopped}
@@ -291,11 +315,19 @@ def _batches(
         yield pair[0], pair[1]
 
 
-def _log(ensemble: Ensemble, state: State, runs: list[_Run], course: float, progress: Progress) -> None:
+def _log(
+    ensemble: Ensemble,
+    state: State,
+    runs: list[_Run],
+    course: float,
+    progress: Progress,
+    guard: Callable[[], None],
+) -> None:
     """A row of metrics per replica: mean loss since the last row, gradient norm, distance from the sphere."""
     losses = (state.loss_sum / state.logged).tolist()
     norms, errors = state.grad_norm.tolist(), ensemble.norm_error(state).tolist()
     alive, died_at = state.alive.tolist(), state.died_at.tolist()
+    guard()  # only here, where the device has been waited for
     for r, run in enumerate(runs):
         row: dict[str, Any] = {"step": state.step, "kind": "train", "lr_multiplier": course}
         if alive[r]:
@@ -381,7 +413,7 @@ def _record(
             "nugpt": nugpt.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": torch.cuda.get_device_name(ensemble.device) if cuda else platform.machine(),
+            "device": device_name(ensemble.device),
             "device_type": ensemble.device.type,
             "threads": torch.get_num_threads(),
             "compile": compiled,

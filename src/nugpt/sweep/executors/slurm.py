@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nugpt.spec.checks import one_line
 from nugpt.store.atomic import write_bytes
 from nugpt.store.plans import PlanDirectory
 
@@ -63,7 +64,7 @@ def submit(directory: PlanDirectory, worker: Sequence[str], options: SlurmOption
     write_bytes(script, batch_script(directory.path.resolve(), worker, options).encode())
     found = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
     if found.returncode:
-        raise OSError(f"sbatch refused the plan: {' '.join(found.stderr.split())}")
+        raise OSError(f"sbatch refused the plan: {one_line(found.stderr)}")
     return found.stdout.strip().split(";")[0]
 
 

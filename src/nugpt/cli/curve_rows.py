@@ -1,0 +1,62 @@
+"""A plan's curves as lines of a table: how many runs are in which state, and the best learning rate so far."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from nugpt.cli.show import number
+
+if TYPE_CHECKING:
+    from nugpt.spec.plan import Curve
+    from nugpt.sweep.state import CurveState
+
+SEEN_COLUMNS = ["curve", "runs", "best log2 η so far", "loss", "edge"]
+CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "loss"]
+
+
+def label_text(curve: Curve) -> str:
+    """A curve's label in words."""
+    return " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in curve.label.items()
+    )
+
+
+def seen_row(curve: CurveState) -> list[str]:
+    """A curve's line without a fit: the best learning rate seen, and whether the best may lie beyond it."""
+    best = curve.best()
+    if best is None:
+        return [label_text(curve.curve), _runs(curve), "–", "–", ""]
+    edge = "only point" if best.side == "both" else best.side or ""
+    return [label_text(curve.curve), _runs(curve), f"{best.log2_lr:g}", number(best.loss), edge]
+
+
+def curve_row(curve: CurveState) -> list[str]:
+    """A curve's line with its optimum as far as it is known."""
+    found = curve.optimum()
+    if found is None:
+        return [label_text(curve.curve), _runs(curve), "–", "–", "–", "–"]
+    best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
+    losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
+    lowest = min((loss for loss in losses if loss is not None), default=None)
+    verdict = found.verdict + (f" ({found.side})" if found.side else "")
+    return [label_text(curve.curve), _runs(curve), best, interval_text(*found.interval), verdict, number(lowest)]
+
+
+def interval_text(low: float, high: float) -> str:
+    """An interval in words; an end at infinity is one that the data put no bound on."""
+    if math.isfinite(low) and math.isfinite(high):
+        return f"{low:.2f} … {high:.2f}"
+    if math.isfinite(low):
+        return f"at least {low:.2f}"
+    return f"at most {high:.2f}" if math.isfinite(high) else "not bounded"
+
+
+def _runs(curve: CurveState) -> str:
+    """How many of the curve's runs have ended, and what the others are."""
+    counts: dict[str, int] = {}
+    for place in curve.places:
+        counts[place.state] = counts.get(place.state, 0) + 1
+    ended = sum(counts.get(state, 0) for state in ("done", "diverged", "stopped"))
+    others = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "done")
+    return f"{ended}/{len(curve.places)}" + (f" ({others})" if others else "")

@@ -1,0 +1,119 @@
+"""What an optimum costs by how the grid goes from coarse to fine: `python -m tests.sweep.economy [CURVES]`.
+
+Curves of five shapes, of which the fit assumes but the first, three seeds, noise of 0.004 nats. The first grid is
+centred up to an octave off the optimum. Each plan grows until it is settled, as a worker would have it; an optimum is
+known when its 90 % interval is no wider than a quarter octave, ±1/8. Runs of a curve all cost the same.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from tests.fit.synthetic import FAMILIES
+from tests.sweep.small import make_spec, record_of
+
+from nugpt.spec.plan import Curve, Policy
+from nugpt.sweep.grow import next_points
+from nugpt.sweep.state import CurveState, Place
+
+SEEDS, NOISE, KNOWN = (0, 1, 2), 0.004, 0.25
+PLANS: dict[str, tuple[tuple[float, ...], Policy]] = {
+    "quarter octaves over four": (tuple(k / 4 for k in range(-8, 9)), Policy(extend=0)),
+    "half octaves, then quarters": ((-1, -0.5, 0, 0.5, 1), Policy(extend=4, spacing=0.5, refine=(0.25,))),
+    "five octaves, then halves and quarters": ((-2, -1, 0, 1, 2), Policy(extend=4, spacing=1.0, refine=(0.5, 0.25))),
+    "three octaves, then halves and quarters": ((-1, 0, 1), Policy(extend=4, spacing=1.0, refine=(0.5, 0.25))),
+    "three octaves, then quarters": ((-1, 0, 1), Policy(extend=4, spacing=1.0, refine=(0.25,))),
+}
+
+Loss = Callable[[float, int], float | None]
+
+
+def planted(rng: np.random.Generator, family: str, best: float) -> Loss:
+    """A curve's losses, each drawn once however often it is asked for; none where the run diverges."""
+    shape, effects = FAMILIES[family](rng), rng.normal(0, 0.01, size=len(SEEDS))
+    noise = np.random.default_rng(int(rng.integers(2**32)))
+    known: dict[tuple[float, int], float | None] = {}
+
+    def loss(log2_lr: float, seed: int) -> float | None:
+        if (log2_lr, seed) not in known:
+            height = float(shape(np.asarray(log2_lr - best)))
+            value = 3.5 + height + effects[seed] + noise.normal() * math.hypot(NOISE, 0.05 * height)
+            known[log2_lr, seed] = None if height > 2.5 else value
+        return known[log2_lr, seed]
+
+    return loss
+
+
+def settled(grid: tuple[float, ...], policy: Policy, loss: Loss) -> CurveState:
+    """The curve when nothing more is called for."""
+    curve = Curve({}, make_spec(), grid, SEEDS)
+    added: dict[float, str] = {}
+    while True:
+        state = CurveState(
+            curve, tuple(place for x in sorted({*grid, *added}) for place in _places(curve, x, loss, added))
+        )
+        points = next_points(state, policy)
+        if not points:
+            return state
+        added |= {point.log2_lr: point.reason for point in points}
+
+
+def _places(curve: Curve, log2_lr: float, loss: Loss, added: dict[float, str]) -> list[Place]:
+    found = []
+    for seed in SEEDS:
+        spec, value = curve.run(log2_lr, seed), loss(log2_lr, seed)
+        status = "diverged" if value is None else "done"
+        record = record_of(spec, value, status)
+        found.append(Place(log2_lr, seed, spec, status, record, added.get(log2_lr)))
+    return found
+
+
+@dataclass(frozen=True)
+class Economy:
+    """What a plan spent on so many curves, and what it found."""
+
+    curves: int
+    runs: int
+    known: int  # optima known to ±1/8 octave
+    error: float  # median, in octaves
+
+    @property
+    def per_known(self) -> float:
+        """Runs per known optimum."""
+        return self.runs / self.known if self.known else math.inf
+
+
+def measure(curves: int, plans: Iterable[str] = PLANS) -> dict[str, Economy]:
+    """Each plan on the same curves."""
+    found_by = {}
+    for name in plans:
+        grid, policy = PLANS[name]
+        rng = np.random.default_rng(5)
+        runs, known, errors = 0, 0, []
+        for i in range(curves):
+            best = float(rng.uniform(-8, -6))
+            centre = round(2 * (best + rng.uniform(-1, 1))) / 2
+            loss = planted(rng, list(FAMILIES)[i % len(FAMILIES)], best)
+            state = settled(tuple(centre + x for x in grid), policy, loss)
+            found = state.optimum()
+            runs += len(state.places)
+            if found is not None and found.log2_lr is not None:
+                known += found.interval.width <= KNOWN
+                errors.append(abs(found.log2_lr - best))
+        found_by[name] = Economy(curves, runs, known, float(np.median(errors)))
+    return found_by
+
+
+if __name__ == "__main__":
+    from nugpt.cli.show import print_table
+
+    columns = ["plan", "runs per curve", "optima known to ±1/8", "runs per known optimum", "median error"]
+    rows = [
+        [name, f"{e.runs / e.curves:.1f}", f"{e.known / e.curves:.0%}", f"{e.per_known:.1f}", f"{e.error:.3f}"]
+        for name, e in measure(int(sys.argv[1]) if len(sys.argv) > 1 else 40).items()
+    ]
+    print_table(columns, rows, right=range(1, 5))
