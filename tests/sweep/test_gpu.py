@@ -15,7 +15,10 @@ FIT = 5.5  # replicas that are left room for
 RUNS = 16
 
 
-def test_more_replicas_than_fit_are_halved_and_every_run_is_done_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "carried", [{"kernels": "plain", "compile": False}, {"kernels": "fused"}], ids=["plain", "fused"]
+)
+def test_more_replicas_than_fit_are_halved_and_every_run_is_done_once(carried: dict[str, Any], tmp_path: Path) -> None:
     import torch
 
     from nugpt.data import cached_embedded
@@ -45,7 +48,7 @@ def test_more_replicas_than_fit_are_halved_and_every_run_is_done_once(tmp_path: 
             sizes[-1] = (len(specs), True)
             return records
 
-    engine = Watched(dataset, Options(device="cuda:0", compile=False))
+    engine = Watched(dataset, Options(device="cuda:0", **carried))
     device = torch.device("cuda:0")
     one = engine._measure(spec, device)
     torch.cuda.empty_cache()
