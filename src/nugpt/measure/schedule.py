@@ -1,0 +1,35 @@
+"""When to measure, and on how many tokens: log-spaced steps, and a cost that stays a small share of training."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Of training's products, by count: two passes and three products per matrix, against three passes of a training step.
+SHARE = 0.025
+PASSES_PER_MEASUREMENT, PASSES_PER_STEP = 5, 3
+MOST_POINTS, FEWEST_POINTS = 30, 4
+MOST_WINDOWS, MOST_TOKENS = 16, 8192
+
+
+class Sampling(NamedTuple):
+    """How many measurements a run takes, and on how many validation windows."""
+
+    points: int
+    windows: int
+
+
+def default_sampling(steps: int, batch: int, seq_len: int) -> Sampling:
+    """As many points as the share allows, then as many windows; a short run is measured less often."""
+    affordable = SHARE * PASSES_PER_STEP / PASSES_PER_MEASUREMENT * steps * batch  # windows, over all points
+    points = max(FEWEST_POINTS, min(MOST_POINTS, int(affordable)))
+    most = max(1, min(MOST_WINDOWS, MOST_TOKENS // seq_len))
+    return Sampling(points, max(1, min(most, int(affordable / points))))
+
+
+def measured_steps(steps: int, points: int) -> tuple[int, ...]:
+    """At most so many steps, log-spaced from the first to the last."""
+    if points < 1:
+        raise ValueError(f"points is {points!r}, but must be a whole number of at least 1")
+    if points == 1:
+        return (steps,)
+    return tuple(sorted({round(steps ** (k / (points - 1))) for k in range(points)}))
