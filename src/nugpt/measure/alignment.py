@@ -33,7 +33,7 @@ class Alignment(NamedTuple):
 
 @torch.no_grad()
 def alignment_exponents(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, inputs_0: Tensor) -> Alignment:
-    """Exponents of W (d_out, d_in) and its inputs (…, d_in), both now and at step 0; nothing here waits for a device."""
+    """Exponents of W (d_out, d_in) and its inputs (…, d_in), both now at step 0; no step here waits for the device."""
     d_in = weight_OI.shape[-1]
     if weight_OI.shape != weight_0.shape or weight_OI.dim() != 2:
         raise ValueError(f"weights are {tuple(weight_OI.shape)} and {tuple(weight_0.shape)}, but must be one (out, in)")

@@ -1,4 +1,4 @@
-"""Alignment exponents of any PyTorch model with linear layers: hooks read the layers' inputs, the model stays as it is."""
+"""Alignment exponents of any PyTorch model with linear layers: hooks read their inputs, the model stays as it is."""
 
 from __future__ import annotations
 
