@@ -191,18 +191,21 @@ def _values(check: CoordCheck, models: list[Sized], lr: float, steps: int) -> di
 
 
 def _print(check: CoordCheck) -> None:
-    from nugpt.fit.coords import AXES
+    from nugpt.fit.coords import AXES, FLAT, STATES
 
     for axis in AXES:
         rows = []
-        for one in (s for s in check.slopes if s.axis == axis):
+        of_axis = [s for s in check.slopes if s.axis == axis]
+        told = [s for s in of_axis if s.quantity in STATES or s.quantity.startswith("moved ") or s.verdict != FLAT]
+        for one in told:
             sizes = " ".join(f"{number(round(size, 5))}" for _, size in one.sizes)
             low, high = one.interval
             slope = "–" if one.slope is None else f"{one.slope:+.3f} ({low:+.2f} to {high:+.2f})"
             rows.append([one.quantity, sizes, f"{one.wanted:g}", slope, one.verdict])
         places = ", ".join(str(x) for x, _ in next(s for s in check.slopes if s.axis == axis).sizes)
         columns = ["size of", f"at {axis} {places}", "wanted", "slope less wanted", "verdict"]
-        print_table(columns, rows, f"{check.table} over {axis}")
+        rest = f"; {len(of_axis) - len(told)} others are flat too (--json)" if len(told) < len(of_axis) else ""
+        print_table(columns, rows, f"{check.table} over {axis}{rest}")
     for mistake in check.mistakes:
         print(f"mistake: {mistake.text}")
     if not check.mistakes:

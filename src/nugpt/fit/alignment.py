@@ -136,7 +136,11 @@ class Implied:
         if len(self.regimes) == 1:
             return f"{REGIMES[self.regimes[0]]} ({self.regimes[0]:g})"
         if not self.regimes:
-            return "none of 1/2, 3/4 and 1"
+            low, high = self.slope.interval
+            below, above = [r for r in REGIMES if r < low], [r for r in REGIMES if r > high]
+            if not below or not above:
+                return f"{'below' if above else 'above'} all of 1/2, 3/4 and 1"
+            return f"between {max(below):g} and {min(above):g}"
         return "not decided here: " + ", ".join(f"{r:g}" for r in self.regimes) + " all lie in the interval"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,26 +27,28 @@ def coord_charts(checks: Sequence[Check]) -> list[Chart]:
     return [_coord_chart(check, axis) for check in checks for axis in AXES]
 
 
-def relative(slope: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """(width or depth, size over that of the smallest model)."""
+def octaves(slope: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """(width or depth, octaves that a size lies above the smallest model's, less those that are wanted)."""
     sizes = slope["sizes"]
-    return [(float(x), y / sizes[0][1]) for x, y in sizes] if sizes else []
+    return [(float(x), math.log2(y / sizes[0][1]) - slope["wanted"] * math.log2(x / sizes[0][0])) for x, y in sizes]
 
 
 def _coord_chart(check: Check, axis: str) -> Chart:
     import altair as alt
 
     rows = [
-        {"x": x, "y": float(f"{y:.5g}"), "s": shown_name(slope["quantity"]), "verdict": slope["verdict"]}
+        {"x": x, "y": round(y, 4), "s": shown_name(slope["quantity"]), "verdict": slope["verdict"]}
         for slope in check["slopes"]
         if slope["axis"] == axis and slope["quantity"] in STATES
-        for x, y in relative(slope)
+        for x, y in octaves(slope)
     ]
     names = list(dict.fromkeys(row["s"] for row in rows))
     x = alt.X("x:Q", title=axis, scale=alt.Scale(type="log", base=2, padding=14))
-    y = alt.Y("y:Q", title="size, over that of the smallest", scale=alt.Scale(type="log", base=2))
+    most = max((abs(row["y"]) for row in rows), default=0.0)
+    domain = [-max(1.0, 1.1 * most), max(1.0, 1.1 * most)]  # so that flat looks flat
+    y = alt.Y("y:Q", title="octaves above the smallest model", scale=alt.Scale(domain=domain, nice=False))
     colour = _colour("size of", names)
-    tooltip = _tooltip(s="size of", x=axis, y="over the smallest", verdict="verdict")
+    tooltip = _tooltip(s="size of", x=axis, y="octaves", verdict="verdict")
     line = _values(rows).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour)
     points = _values(rows).mark_point(filled=True, size=55).encode(x=x, y=y, color=colour, tooltip=tooltip)
     what = f"{check['name']}: sizes over {axis}"

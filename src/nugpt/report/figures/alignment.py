@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nugpt.fit.alignment import PARTS, QUANTITIES, REGIMES, AlignmentRun
 from nugpt.report.answers import PlanAnswer
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DASHES = {"hidden": "-", "output": "--"}
+FILLS: dict[str, Literal["full", "none"]] = {"hidden": "full", "output": "none"}
 
 
 def draw_alignment(found: PlanAnswer) -> dict[str, Figure]:
@@ -46,7 +47,7 @@ def _draw(axes: Axes, runs: Sequence[AlignmentRun], view: str, quantity: str) ->
             shown = places(of_width, view, quantity, part)
             if shown:
                 x, y = [place.x for place in shown], [place.mean for place in shown]
-                axes.plot(x, y, **look, linestyle=DASHES[part], label=f"{part}, width {width}")
+                axes.plot(x, y, **look, linestyle=DASHES[part], fillstyle=FILLS[part], label=f"{part}, width {width}")
     for regime in REGIMES:
         axes.axhline(regime, color="#999999", linewidth=0.6, linestyle=":")
     if view == "steps":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nugpt.fit.coords import AXES, STATES
-from nugpt.report.coords import relative, shown_name
+from nugpt.report.coords import octaves, shown_name
 from nugpt.report.figures.paper import STYLE, looks, panels, sizes_axis
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def draw_coords(name: str, slopes: Sequence[Mapping[str, Any]]) -> Figure:
             at.set_title(f"{name}: {'how far each role moves' if moved else 'states'}")
         for row in (axes[:2], axes[2:]):
             for at in row:
-                at.legend(fontsize=5.5, frameon=False, ncols=2, handlelength=1.6)
+                at.legend(fontsize=5.5, frameon=False, ncols=2, handlelength=1.6, loc="upper left")
     return figure
 
 
@@ -35,13 +35,12 @@ def _is_shown(quantity: str, moved: bool) -> bool:
 
 def _draw(axes: Axes, slopes: Sequence[Mapping[str, Any]], axis: str) -> None:
     for slope, look in zip(slopes, looks(len(slopes), ordered=False), strict=True):
-        # A matrix's movement is drawn less the slope that is wanted of it, so that flat looks flat.
-        places = relative(slope)
-        wanted = [(x, y * (x / places[0][0]) ** -slope["wanted"]) for x, y in places]
+        places = octaves(slope)
         name = shown_name(slope["quantity"]).removeprefix("moved ")
         label = name if slope["slope"] is None else f"{name} {slope['slope']:+.2f}"
-        axes.plot([x for x, _ in wanted], [y for _, y in wanted], **look, label=label)
+        axes.plot([x for x, _ in places], [y for _, y in places], **look, label=label)
     if slopes and slopes[0]["sizes"]:
         sizes_axis(axes, [float(x) for x, _ in slopes[0]["sizes"]], axis)
-    axes.set_yscale("log", base=2)
-    axes.set_ylabel("size, over that of the smallest")
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, -1.0), max(high, 1.0))  # so that flat looks flat
+    axes.set_ylabel("octaves above the smallest model")
