@@ -53,7 +53,8 @@ def test_inputs_that_the_change_does_not_see_have_no_exponent() -> None:
     h_0[:, 0] = 0.0
     W_0 = gaussian(8, 16, seed=1)
     found = alignment_exponents(W_0 + torch.outer(gaussian(8, seed=2), v), W_0, h_0 + 1, h_0)
-    assert math.isnan(found.joint.alpha) and math.isnan(found.per_token.alpha)
+    assert math.isnan(found.joint.alpha)
+    assert math.isnan(found.per_token.alpha)
     assert math.isfinite(found.joint.nu)
 
 
@@ -99,7 +100,12 @@ def test_a_small_change_of_large_weights_is_measured_all_the_same() -> None:
 
 
 def test_neither_scale_nor_a_rotation_matters() -> None:
-    W, W_0, h, h_0 = gaussian(20, 32, seed=1), gaussian(20, 32, seed=2), gaussian(9, 32, seed=3), gaussian(9, 32, seed=4)
+    W, W_0, h, h_0 = (
+        gaussian(20, 32, seed=1),
+        gaussian(20, 32, seed=2),
+        gaussian(9, 32, seed=3),
+        gaussian(9, 32, seed=4),
+    )
     plain = alignment_exponents(W, W_0, h, h_0)
     rotation = torch.linalg.qr(gaussian(32, 32, seed=5))[0]
     turned = alignment_exponents(7 * W @ rotation, 7 * W_0 @ rotation, h @ rotation / 3, h_0 @ rotation / 3)
@@ -130,7 +136,12 @@ def test_pieces_of_products_make_no_difference(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_any_leading_axes_are_tokens() -> None:
-    W, W_0, h, h_0 = gaussian(5, 8, seed=1), gaussian(5, 8, seed=2), gaussian(2, 3, 8, seed=3), gaussian(2, 3, 8, seed=4)
+    W, W_0, h, h_0 = (
+        gaussian(5, 8, seed=1),
+        gaussian(5, 8, seed=2),
+        gaussian(2, 3, 8, seed=3),
+        gaussian(2, 3, 8, seed=4),
+    )
     flat = alignment_exponents(W, W_0, h.flatten(0, 1), h_0.flatten(0, 1))
     for kind, other in zip(flat, alignment_exponents(W, W_0, h, h_0), strict=True):
         assert Exponents(*map(float, kind)) == Exponents(*map(float, other))

@@ -97,8 +97,10 @@ def test_what_is_not_defined_has_no_number() -> None:
     values = [v for q in QUANTITIES for layers in found.joint[q].values() for v in layers]
     assert len(values) == 3 * (7 * config.n_layers + 1)
     assert set(values) == {None}
-    assert found.loss is not None and found.loss == found.loss_0
+    assert found.loss is not None
+    assert found.loss == found.loss_0
     spoiled = params | {"E_out.weight": torch.full_like(params["E_out.weight"], math.nan)}
     broken = DecoderAlignment(config).measure(spoiled.__getitem__, params.__getitem__, gains, tokens, tokens)
-    assert broken.loss is None and broken.loss_0 == found.loss_0
+    assert broken.loss is None
+    assert broken.loss_0 == found.loss_0
     assert np.isfinite(broken.loss_0 or math.nan)

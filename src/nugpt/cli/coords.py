@@ -168,6 +168,7 @@ def slope_values(one: SizeSlope) -> dict[str, Any]:
         "slope": one.slope,
         "interval": list(one.interval) if one.interval.bounded else None,
         "wanted": one.wanted,
+        "slack": one.slack,
         "verdict": one.verdict,
         "sizes": [list(pair) for pair in one.sizes],
     }
@@ -190,6 +191,10 @@ def _values(check: CoordCheck, models: list[Sized], lr: float, steps: int) -> di
     }
 
 
+def _wanted(one: SizeSlope) -> str:
+    return f"{one.wanted:g}" if not one.slack else f"{one.wanted:g} to {one.wanted + one.slack:g}"
+
+
 def _print(check: CoordCheck) -> None:
     from nugpt.fit.coords import AXES, FLAT, STATES
 
@@ -201,7 +206,7 @@ def _print(check: CoordCheck) -> None:
             sizes = " ".join(f"{number(round(size, 5))}" for _, size in one.sizes)
             low, high = one.interval
             slope = "–" if one.slope is None else f"{one.slope:+.3f} ({low:+.2f} to {high:+.2f})"
-            rows.append([one.quantity, sizes, f"{one.wanted:g}", slope, one.verdict])
+            rows.append([one.quantity, sizes, _wanted(one), slope, one.verdict])
         places = ", ".join(str(x) for x, _ in next(s for s in check.slopes if s.axis == axis).sizes)
         columns = ["size of", f"at {axis} {places}", "wanted", "slope less wanted", "verdict"]
         rest = f"; {len(of_axis) - len(told)} others are flat too (--json)" if len(told) < len(of_axis) else ""

@@ -29,7 +29,7 @@ LARGER = "max(alpha, nu)"  # what the width exponents of η_hidden and η_output
 REGIMES = {0.5: "no alignment", 0.75: "mid alignment", 1.0: "full alignment"}  # paper, Definition 2
 FEWEST_WIDTHS = 3
 FIRST_STEPS = 4  # what "first steps" means: μP's own reasoning is about one or two
-END = 0.8  # the share of a run from which on a measurement is one of its end
+START, END = 0.1, 0.8  # shares of a run up to which, and from which on, a measurement is of its start or end
 # CHOICE: measurements are log-spaced, so "uniform" gives each the steps since the one before, not one vote.
 WEIGHTINGS = {
     "uniform": "every step of the run counts the same",
@@ -70,7 +70,7 @@ def matrices(run: AlignmentRun, part: str) -> list[str]:
 
 
 def weights(run: AlignmentRun, weighting: str) -> list[float]:
-    """What each measurement counts: by one of WEIGHTINGS, or `end`: the last stretch of the run."""
+    """What each measurement counts: by one of WEIGHTINGS, or by its place, `start` or `end`."""
     steps = [row["step"] for row in run.rows]
     if weighting == "uniform":
         return [float(now - before) for before, now in zip([0, *steps], steps, strict=False)]
@@ -80,9 +80,11 @@ def weights(run: AlignmentRun, weighting: str) -> list[float]:
         return [max(0.0, b - a) if a is not None and b is not None else 0.0 for b, a in pairs]
     if weighting == "first":
         return [float(step <= FIRST_STEPS) for step in steps]
+    if weighting == "start":
+        return [float(step <= max(1.0, START * run.steps)) for step in steps]
     if weighting == "end":
         return [float(step >= END * run.steps) for step in steps]
-    raise ValueError(f"weighting is {weighting!r}, but must be one of {', '.join(WEIGHTINGS)} or end")
+    raise ValueError(f"weighting is {weighting!r}, but must be one of {', '.join(WEIGHTINGS)}, start or end")
 
 
 def layer_means(
@@ -339,18 +341,25 @@ def _one_matrix(run: AlignmentRun, matrix: str) -> AlignmentRun:
 
 
 def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[Estimate]:
-    """The exponent in the first steps less that at the end, at each width; a constant factor drops out."""
+    """The exponent at the start of the run less that at its end, layer by layer, at each width.
+
+    The start is the first tenth, where log-spaced measurements have one vote each. A constant factor drops out.
+    """
+    quantities = ("alpha", "nu") if of == LARGER else (of,)
+
+    def larger(run: AlignmentRun, part: str, weighting: str) -> list[float | None]:
+        """Layer by layer, the larger of the quantities there."""
+        layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in quantities), strict=True)
+        return [max((v for v in values if v is not None), default=None) for values in layers]
+
     found = []
     for width in sorted({run.width for run in runs}):
-        same = [run for run in runs if run.width == width]
         for part in PARTS:
-            quantity = implied(same, part, "first", of, level).quantity
             falls = [
                 a - b
-                for run in same
-                for a, b in zip(
-                    layer_means(run, quantity, part, "first"), layer_means(run, quantity, part, "end"), strict=True
-                )
+                for run in runs
+                if run.width == width
+                for a, b in zip(larger(run, part, "start"), larger(run, part, "end"), strict=True)
                 if a is not None and b is not None
             ]
             if falls:
@@ -366,7 +375,7 @@ def suggested_table(
     for role, found in (("hidden", hidden), ("output", output)):
         if found.slope is None or found.slope.value is None:
             raise ValueError(
-                f"{len(found.at_widths)} widths were measured, but a table is derived from {FEWEST_WIDTHS} or more: "
+                f"number of widths is {len(found.at_widths)}, but a table is derived from {FEWEST_WIDTHS} or more: "
                 "the exponent at one width holds an unknown factor"
             )
         exponent = Fraction(-round(found.slope.value * hundredths), hundredths)

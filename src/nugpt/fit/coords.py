@@ -47,6 +47,7 @@ class SizeSlope:
     slope: float | None  # octaves of the size per octave of the axis, less what is wanted
     interval: Interval
     wanted: float
+    slack: float  # how much more than that is still as it should be
     verdict: str
     sizes: tuple[tuple[int, float], ...]  # (width or depth, size), seeds and steps averaged, as measured
 
@@ -104,6 +105,12 @@ def wanted_slope(quantity: str, axis: str, alignment: float) -> float:
     return 0.0
 
 
+def allowed_slack(quantity: str, axis: str, alignment: float) -> float:
+    """How much faster than flat a change may grow: in the first steps weights and inputs are aligned up to 1."""
+    # CHOICE: a table made for a lower alignment lets what the weights change grow so long by width^(1 − alignment).
+    return 1.0 - alignment if axis == "width" and quantity in ("Δh", "Δlogits") else 0.0
+
+
 def check_coordinates(
     table: Parametrization, models: Sequence[Sized], alignment: float = MID_ALIGNMENT, level: float = 0.90
 ) -> CoordCheck:
@@ -147,7 +154,8 @@ def _size_slope(quantity: str, axis: str, row: Sequence[Sized], alignment: float
     known = [(getattr(m, axis), y) for m in row if (y := _log_size(m, quantity)) is not None]
     places = sorted({x for x, _ in known})
     shown = tuple((x, 2 ** float(np.mean([y for at, y in known if at == x]))) for x in places)
-    unknown = SizeSlope(quantity, axis, None, Interval(-math.inf, math.inf), wanted, UNDECIDED, shown)
+    slack = allowed_slack(quantity, axis, alignment)
+    unknown = SizeSlope(quantity, axis, None, Interval(-math.inf, math.inf), wanted, slack, UNDECIDED, shown)
     if len(places) < FEWEST_SIZES or len(known) < len(row):
         return unknown
     rows = np.column_stack([np.ones(len(known)), np.log2([x for x, _ in known])])
@@ -156,13 +164,14 @@ def _size_slope(quantity: str, axis: str, row: Sequence[Sized], alignment: float
         return unknown
     low, high = line.interval(1, level)
     off = Interval(low - wanted, high - wanted)
-    return SizeSlope(quantity, axis, float(line.coefficients[1]) - wanted, off, wanted, _verdict(off), shown)
+    slope = float(line.coefficients[1]) - wanted
+    return SizeSlope(quantity, axis, slope, off, wanted, slack, _verdict(off, slack), shown)
 
 
-def _verdict(off: Interval) -> str:
-    if off.inside(Interval(-BOUND, BOUND)):
+def _verdict(off: Interval, slack: float) -> str:
+    if off.inside(Interval(-BOUND, BOUND + slack)):
         return FLAT
-    if off.low > BOUND:
+    if off.low > BOUND + slack:
         return GROWS
     return FALLS if off.high < -BOUND else UNDECIDED
 

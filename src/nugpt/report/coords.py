@@ -63,7 +63,8 @@ def coord_section(checks: Sequence[Check], charts: Html, stills: Html) -> Html:
         tag(
             "p",
             "A few training steps at several widths and depths. A slope is in octaves of a size per octave of width ",
-            "or depth, less the slope that is wanted; flat means that its whole interval lies within ±1/8.",
+            "or depth, less the slope that is wanted; flat means that its whole interval lies within 1/8 ",
+            "of what is wanted.",
             class_="soft",
         )
     )
@@ -71,6 +72,11 @@ def coord_section(checks: Sequence[Check], charts: Html, stills: Html) -> Html:
     for check in checks:
         parts += [tag("h3", f"{check['name']}: table {check['table']}"), _faults(check), _table(check)]
     return tag("section", *parts, id=COORDS)
+
+
+def _wanted(slope: Mapping[str, Any]) -> str:
+    low, slack = slope["wanted"], slope["slack"]
+    return short(low) if not slack else f"{short(low)} to {short(low + slack)}"
 
 
 def _faults(check: Check) -> Html:
@@ -88,5 +94,5 @@ def _table(check: Check) -> Html:
         value = NONE if slope["slope"] is None else f"{number(slope['slope'])} ({between})"
         sizes = ", ".join(f"{x}: {short(y)}" for x, y in slope["sizes"])
         verdict = tag("span", slope["verdict"], class_=_BADGES.get(slope["verdict"], "badge"))
-        rows.append([shown_name(slope["quantity"]), slope["axis"], sizes, short(slope["wanted"]), value, verdict])
+        rows.append([shown_name(slope["quantity"]), slope["axis"], sizes, _wanted(slope), value, verdict])
     return table(["size of", "over", "sizes", "wanted", "slope less wanted", "verdict"], rows, right=(3, 4))

@@ -31,7 +31,9 @@ VIEWS = {"steps": "step", "loss": "loss decrease since step 0 (nats)", "layers":
 
 
 def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
-    """Measured runs that differ in width and seed alone, each set under a name."""
+    """Measured runs that differ in width and seed alone, each set under a name; none where a study is not about them."""
+    if plan.study is not None and "alignment" not in plan.study.measures:
+        return {}
     groups: dict[tuple[Any, ...], list[AlignmentRun]] = {}
     names: dict[tuple[Any, ...], str] = {}
     for curve in plan.curves:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nugpt.fit.alignment import PARTS, QUANTITIES, REGIMES, AlignmentRun
 from nugpt.report.answers import PlanAnswer
-from nugpt.report.figures.paper import STYLE, legends, looks, panels
+from nugpt.report.figures.paper import STYLE, legends, looks, panels, steps_axis
 from nugpt.report.measured import SYMBOLS, VIEWS, alignment_groups, places
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def _draw(axes: Axes, runs: Sequence[AlignmentRun], view: str, quantity: str) ->
                 axes.plot(x, y, **look, linestyle=DASHES[part], fillstyle=FILLS[part], label=f"{part}, width {width}")
     for regime in REGIMES:
         axes.axhline(regime, color="#999999", linewidth=0.6, linestyle=":")
-    if view == "steps":
-        axes.set_xscale("log")
-    axes.set_title(f"{SYMBOLS[quantity]}")
     axes.set_xlabel(VIEWS[view])
+    if view == "steps":
+        steps_axis(axes)
+    axes.set_title(f"{SYMBOLS[quantity]}")
     axes.set_ylabel("exponent, averaged over " + ("steps" if view == "layers" else "layers"))

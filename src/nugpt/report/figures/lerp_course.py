@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nugpt.report.answers import COEFFICIENTS, PlanAnswer
-from nugpt.report.figures.paper import STYLE, legends, looks, panels
+from nugpt.report.figures.paper import STYLE, legends, looks, panels, steps_axis
 from nugpt.report.measured import courses
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def draw_lerp_course(found: PlanAnswer) -> dict[str, Figure]:
                 at.plot(steps, mean, **look, label=one.name)
                 low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
                 at.fill_between(steps, low, high, color=look["color"], alpha=0.08, linewidth=0)
-            at.set_xscale("log")
-            at.set_xlabel("step")
+            steps_axis(at)
             at.set_ylabel(f"mean effective {symbol}, and its spread")
         legends(figure, axes)
     return {"": figure}
