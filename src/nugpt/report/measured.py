@@ -31,7 +31,7 @@ VIEWS = {"steps": "step", "loss": "loss decrease since step 0 (nats)", "layers":
 
 
 def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
-    """Measured runs that differ in width and seed alone, each set under a name; none where a study is not about them."""
+    """Measured runs that differ in width and seed alone, each set under a name; a study not about them has none."""
     if plan.study is not None and "alignment" not in plan.study.measures:
         return {}
     groups: dict[tuple[Any, ...], list[AlignmentRun]] = {}
