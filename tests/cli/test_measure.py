@@ -186,7 +186,7 @@ def test_coords_names_a_planted_mistake_and_passes_nugpt(data: Path, nugpt: Any,
     words += ["--steps", "2", "--windows", "2"]
     status, out, _ = nugpt(*words, "--store", tmp_path, "--out", tmp_path / "plots", "--formats", "svg")
     assert status == 0, out
-    assert "no exponent is at fault" in out
+    assert "no exponent is at fault" in out, out
     assert (tmp_path / "coords" / "nugpt.json").is_file()
     assert (tmp_path / "plots" / "coords-nugpt.svg").is_file()
     (tmp_path / "wrong.toml").write_text(

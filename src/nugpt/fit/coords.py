@@ -151,20 +151,22 @@ def _log_size(model: Sized, quantity: str) -> float | None:
 
 def _size_slope(quantity: str, axis: str, row: Sequence[Sized], alignment: float, level: float) -> SizeSlope:
     wanted = wanted_slope(quantity, axis, alignment)
-    known = [(getattr(m, axis), y) for m in row if (y := _log_size(m, quantity)) is not None]
-    places = sorted({x for x, _ in known})
-    shown = tuple((x, 2 ** float(np.mean([y for at, y in known if at == x]))) for x in places)
+    known = [(getattr(m, axis), m.seed, y) for m in row if (y := _log_size(m, quantity)) is not None]
+    places = sorted({x for x, _, _ in known})
+    shown = tuple((x, 2 ** float(np.mean([y for at, _, y in known if at == x]))) for x in places)
     slack = allowed_slack(quantity, axis, alignment)
     unknown = SizeSlope(quantity, axis, None, Interval(-math.inf, math.inf), wanted, slack, UNDECIDED, shown)
     if len(places) < FEWEST_SIZES or len(known) < len(row):
         return unknown
-    rows = np.column_stack([np.ones(len(known)), np.log2([x for x, _ in known])])
-    line = fit_line(rows, np.array([y for _, y in known]))
+    # One slope, and a level of its own for each seed: its data are the same at every size.
+    seeds = sorted({seed for _, seed, _ in known})
+    levels = [[float(seed == own) for _, seed, _ in known] for own in seeds]
+    line = fit_line(np.column_stack([np.log2([x for x, _, _ in known]), *levels]), np.array([y for _, _, y in known]))
     if line is None:
         return unknown
-    low, high = line.interval(1, level)
+    low, high = line.interval(0, level)
     off = Interval(low - wanted, high - wanted)
-    slope = float(line.coefficients[1]) - wanted
+    slope = float(line.coefficients[0]) - wanted
     return SizeSlope(quantity, axis, slope, off, wanted, slack, _verdict(off, slack), shown)
 
 
