@@ -29,5 +29,14 @@ def test_by_default_it_costs_little_at_every_scale(name: str) -> None:
     assert share <= SHARE
 
 
+def test_in_bfloat16_it_is_measured_less_often_and_on_less() -> None:
+    """Two thousand steps of 32 windows of 512 tokens, whose float32 passes count ten times."""
+    points, windows = default_sampling(2000, 32, 512, "bfloat16")
+    assert points == 25
+    assert 10 * 5 * points * windows / (3 * 2000 * 32) <= SHARE
+    assert default_sampling(800, 32, 512, "bfloat16").points == 10
+    assert default_sampling(80_000, 64, 4096, "bfloat16") == (30, 2)
+
+
 def test_a_run_of_a_few_steps_is_measured_a_few_times() -> None:
     assert default_sampling(5, 1, 128) == (4, 1)

@@ -7,6 +7,7 @@ Shapes: n tokens, I d_in, O d_out. Δ is "now less step 0". With α, for instanc
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,9 +32,24 @@ class Alignment(NamedTuple):
     per_token: Exponents
 
 
-@torch.no_grad()
+class Squares(NamedTuple):
+    """What the exponents are made of: squared norms of every token's products and inputs, and of the matrices."""
+
+    products: Tensor  # (3, n): of ΔW h, W Δh, ΔW Δh
+    inputs: Tensor  # (3, n): of h, Δh, Δh
+    matrices: Tensor  # (3,): of ΔW, W, ΔW
+    d_in: int
+
+
 def alignment_exponents(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, inputs_0: Tensor) -> Alignment:
-    """Exponents of W (d_out, d_in) and its inputs (…, d_in), both now at step 0; no step here waits for the device."""
+    """Exponents of W (d_out, d_in) and its inputs (…, d_in), both now and at step 0; nothing here waits."""
+    joint, per_token = exponents_of([squares_of(weight_OI, weight_0, inputs_nI, inputs_0)])
+    return Alignment(Exponents(*joint[0]), Exponents(*per_token[0]))
+
+
+@torch.no_grad()
+def squares_of(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, inputs_0: Tensor) -> Squares:
+    """The products of one matrix; all that follows can be done for many matrices at once."""
     d_in = weight_OI.shape[-1]
     if weight_OI.shape != weight_0.shape or weight_OI.dim() != 2:
         raise ValueError(f"weights are {tuple(weight_OI.shape)} and {tuple(weight_0.shape)}, but must be one (out, in)")
@@ -46,28 +62,44 @@ def alignment_exponents(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, 
     W_0, h_0 = weight_0.to(wide), inputs_0.to(wide).reshape(-1, d_in)
     delta_W, delta_h = weight_OI.to(wide) - W_0, inputs_nI.to(wide).reshape(-1, d_in) - h_0
     n = h_0.shape[0]
-    moved = _squares(torch.cat([h_0, delta_h]), delta_W)  # ΔW h and ΔW Δh, token by token
-    stayed = _squares(delta_h, W_0)  # W Δh
-    h_sq, delta_h_sq = _row_squares(h_0), _row_squares(delta_h)
-    W_sq, delta_W_sq = _row_squares(W_0).sum(), _row_squares(delta_W).sum()
-    parts = ((moved[:n], delta_W_sq, h_sq), (stayed, W_sq, delta_h_sq), (moved[n:], delta_W_sq, delta_h_sq))
-    joint = [_exponent(product.sum(), matrix, inputs.sum(), d_in) for product, matrix, inputs in parts]
-    per_token = [_exponent(product, matrix, inputs, d_in).nanmean() for product, matrix, inputs in parts]
-    return Alignment(Exponents(*joint), Exponents(*per_token))
+    both = torch.cat([h_0, delta_h])
+    moved = _lengths(both, delta_W)  # ‖ΔW h‖ and ‖ΔW Δh‖, token by token
+    stayed = _lengths(delta_h, W_0)  # ‖W Δh‖
+    lengths = torch.linalg.vector_norm(both, dim=-1)
+    matrices = torch.stack([_frobenius(delta_W), _frobenius(W_0)])
+    return Squares(
+        torch.cat([moved[:n], stayed, moved[n:]]).view(3, n).double().square(),
+        torch.cat([lengths, lengths[n:]]).view(3, n).double().square(),
+        matrices[[0, 1, 0]].double().square(),
+        d_in,
+    )
 
 
-def _exponent(product_sq: Tensor, matrix_sq: Tensor, inputs_sq: Tensor, d_in: int) -> Tensor:
-    """1 + log(‖product‖ / (‖matrix‖_F ‖inputs‖)) / log d_in, from squares; not a number where one of them is zero."""
-    ratio = product_sq / (matrix_sq * inputs_sq)
-    exponent = 1 + ratio.log() / (2 * math.log(d_in))
-    return torch.where(exponent.isfinite(), exponent, torch.nan)
+@torch.no_grad()
+def exponents_of(squares: Sequence[Squares]) -> tuple[Tensor, Tensor]:
+    """α, ω, ν of each matrix, (matrices, 3): over all tokens jointly, and as a mean over tokens of their own."""
+    products, inputs = torch.stack([one.products for one in squares]), torch.stack([one.inputs for one in squares])
+    matrices = torch.stack([one.matrices for one in squares])
+    logs = [2 * math.log(one.d_in) for one in squares]
+    log_d = torch.tensor(logs, dtype=torch.float64).to(products.device, non_blocking=True).unsqueeze(-1)
+
+    def exponent(product_sq: Tensor, matrix_sq: Tensor, inputs_sq: Tensor, log_d: Tensor) -> Tensor:
+        """1 + log(‖product‖ / (‖matrix‖_F ‖inputs‖)) / log d_in; not a number where a norm is zero."""
+        found = 1 + (product_sq / (matrix_sq * inputs_sq)).log() / log_d
+        return torch.where(found.isfinite(), found, torch.nan)
+
+    joint = exponent(products.sum(-1), matrices, inputs.sum(-1), log_d)
+    per_token = exponent(products, matrices.unsqueeze(-1), inputs, log_d.unsqueeze(-1)).nanmean(-1)
+    return joint, per_token
 
 
-def _squares(x_nI: Tensor, weight_OI: Tensor) -> Tensor:
-    """‖W x‖² of every token, in float64."""
+def _lengths(x_nI: Tensor, weight_OI: Tensor) -> Tensor:
+    """‖W x‖ of every token."""
     rows = max(1, CHUNK // weight_OI.shape[0])
-    return torch.cat([_row_squares(piece @ weight_OI.T) for piece in torch.split(x_nI, rows)])
+    pieces = [torch.linalg.vector_norm(piece @ weight_OI.T, dim=-1) for piece in torch.split(x_nI, rows)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _row_squares(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1).double().square()
+def _frobenius(matrix: Tensor) -> Tensor:
+    """‖W‖_F by way of its rows, so that no sum in float32 runs over a whole large matrix."""
+    return torch.linalg.vector_norm(torch.linalg.vector_norm(matrix, dim=-1))

@@ -19,7 +19,7 @@ from torch.nn import functional
 from nugpt.core.decoder import Decoder, Matrix
 from nugpt.core.init import MODELS
 from nugpt.core.rope import rope_angles
-from nugpt.measure.alignment import Alignment, Exponents, alignment_exponents
+from nugpt.measure.alignment import Exponents, Squares, exponents_of, squares_of
 from nugpt.measure.probe import captured_inputs
 from nugpt.spec.model import ModelConfig
 
@@ -74,7 +74,7 @@ class DecoderAlignment:
         h, h_0 = (functional.embedding(tokens_BT, params("E_in.weight")).float() for params in (now, start))
         positions = torch.arange(tokens_BT.shape[-1], device=tokens_BT.device)
         angles = rope_angles(positions, self.config.head_dim, self.config.rope_theta, torch.float32)
-        found: dict[str, list[Alignment]] = {name: [] for name in (*self._matrices, OUTPUT)}
+        found: dict[str, list[Squares]] = {name: [] for name in (*self._matrices, OUTPUT)}
         for i in range(self.config.n_layers):
             h, h_0, of_block = self._block(i, now, start, h, h_0, gains, angles)
             for name, one in of_block.items():
@@ -82,7 +82,7 @@ class DecoderAlignment:
         (h, W, scale), (h_0, W_0, scale_0) = (
             self._finish(params, hidden, gains) for params, hidden in ((now, h), (start, h_0))
         )
-        found[OUTPUT].append(alignment_exponents(W, W_0, h, h_0))
+        found[OUTPUT].append(squares_of(W, W_0, h, h_0))
         losses = [
             self.model.loss(x.flatten(0, 1), weight, s, targets_BT.flatten()).mean()
             for x, weight, s in ((h, W, scale), (h_0, W_0, scale_0))
@@ -91,7 +91,7 @@ class DecoderAlignment:
 
     def _block(
         self, i: int, now: Parameters, start: Parameters, h: Tensor, h_0: Tensor, gains: Any, angles: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Alignment]]:
+    ) -> tuple[Tensor, Tensor, dict[str, Squares]]:
         template = self.model.blocks[0]
         layers = {name: module for name, (_, module) in self._matrices.items()}
         outputs, inputs, weights = [], [], []
@@ -102,7 +102,7 @@ class DecoderAlignment:
             inputs.append(seen)
             weights.append(values)
         found = {
-            name: alignment_exponents(
+            name: squares_of(
                 weights[0][f"{path}.weight"], weights[1][f"{path}.weight"], inputs[0][name], inputs[1][name]
             )
             for name, (path, _) in self._matrices.items()
@@ -116,17 +116,20 @@ class DecoderAlignment:
         return h, weight, scale
 
 
-def _measurement(found: Mapping[str, list[Alignment]], losses: list[Tensor]) -> Measurement:
-    """One transfer from the device for all numbers."""
-    flat = [x.double() for layers in found.values() for one in layers for kind in one for x in kind]
-    numbers = iter(torch.stack([*flat, *(loss.double() for loss in losses)]).tolist())
-    tables: tuple[dict[str, dict[str, list[float | None]]], ...] = ({}, {})
-    for matrix, layers in found.items():
-        for _ in layers:
-            for table in tables:
+def _measurement(found: Mapping[str, list[Squares]], losses: list[Tensor]) -> Measurement:
+    """All exponents at once, and one transfer from the device for all numbers."""
+    both = exponents_of([one for layers in found.values() for one in layers])
+    flat = torch.cat([*(kind.flatten() for kind in both), torch.stack(losses).double()]).tolist()
+    tables = []
+    for k, kind in enumerate(both):
+        numbers = iter(flat[k * kind.numel() : (k + 1) * kind.numel()])
+        table: dict[str, dict[str, list[float | None]]] = {}
+        for matrix, layers in found.items():
+            for _ in layers:
                 for quantity in Exponents._fields:
                     value = next(numbers)
                     shown = round(value, DIGITS) if math.isfinite(value) else None
                     table.setdefault(quantity, {}).setdefault(matrix, []).append(shown)
-    loss, loss_0 = (value if math.isfinite(value) else None for value in numbers)
+        tables.append(table)
+    loss, loss_0 = (value if math.isfinite(value) else None for value in flat[-2:])
     return Measurement(loss, loss_0, *tables)
