@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.docs.markdown import ROOT, blocks
 from torch import Tensor, nn
 
 from nugpt.measure import AlignmentProbe, alignment_exponents
@@ -133,6 +134,15 @@ def test_a_forward_pass_that_fails_leaves_no_hook_behind() -> None:
         AlignmentProbe(model, fails)
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert model.training
+
+
+@pytest.mark.hf
+def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = [block for block in blocks(ROOT / "docs" / "measure.md") if block.language == "py"]
+    exec(compile(block.text, "docs/measure.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    assert lines[-1].startswith("lm_head")
 
 
 @pytest.mark.hf

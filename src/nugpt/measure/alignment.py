@@ -43,6 +43,7 @@ class Squares(NamedTuple):
 
 def alignment_exponents(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, inputs_0: Tensor) -> Alignment:
     """Exponents of W (d_out, d_in) and its inputs (…, d_in), both now and at step 0; nothing here waits."""
+    # CHOICE: norms over all tokens jointly; the mean of each token's own exponent stands beside it.
     joint, per_token = exponents_of([squares_of(weight_OI, weight_0, inputs_nI, inputs_0)])
     return Alignment(Exponents(*joint[0]), Exponents(*per_token[0]))
 
