@@ -67,11 +67,11 @@ def squares_of(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, inputs_0:
     moved = _lengths(both, delta_W)  # ‖ΔW h‖ and ‖ΔW Δh‖, token by token
     stayed = _lengths(delta_h, W_0)  # ‖W Δh‖
     lengths = torch.linalg.vector_norm(both, dim=-1)
-    matrices = torch.stack([_frobenius(delta_W), _frobenius(W_0)])
+    moves, stays = _frobenius(delta_W), _frobenius(W_0)
     return Squares(
         torch.cat([moved[:n], stayed, moved[n:]]).view(3, n).double().square(),
         torch.cat([lengths, lengths[n:]]).view(3, n).double().square(),
-        matrices[[0, 1, 0]].double().square(),
+        torch.stack([moves, stays, moves]).double().square(),
         d_in,
     )
 
