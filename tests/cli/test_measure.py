@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from tests.engines.small import make_dataset
+from tests.report.small import fill, study_plans
 
 from nugpt.cli.main import main
+from nugpt.cli.measured_runs import say_unmeasured
 from nugpt.cli.progress import _numbers
 from nugpt.spec import load_table
 from nugpt.store import Store
@@ -211,3 +213,16 @@ def test_trackers_are_given_the_averages() -> None:
     assert "loss" not in flat  # of the fixed batch, not of training
     alpha = {"mean": 0.1, "std": 0.02, "mean_by_block": [0.1], "std_by_block": [0.02]}
     assert _numbers({"step": 1, "kind": "lerp", "alpha_A": alpha, "alpha_M": alpha})["alpha_M/std"] == 0.02
+
+
+def test_a_study_says_which_of_its_runs_were_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (plan,) = study_plans("alignment_val", scale="tiny")
+    fill(Store(tmp_path), [plan])  # as another plan left them: done, without a row of alignment
+    say_unmeasured(plan, tmp_path)
+    said = capsys.readouterr().err
+    assert said.startswith("2 runs had ended before they were to be measured: ")
+    assert f"nugpt measure align --store {tmp_path} --plan alignment_val-tiny --again" in said
+    for spec in plan.specs():
+        Store(tmp_path).run(spec).append_metrics([{"step": 1, "kind": "alignment"}])
+    say_unmeasured(plan, tmp_path)
+    assert capsys.readouterr().err == ""

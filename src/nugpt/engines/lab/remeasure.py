@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nugpt.data import TokenDataset
-from nugpt.engines.lab.loop import Progress, execute
+from nugpt.engines.lab.loop import Hooks, Progress, execute
 from nugpt.engines.lab.options import Options
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
+from nugpt.store.claims import holding
 
 ASIDE = ".measuring"  # begins with a dot, so that it is no run of the store
 # Nats between the two losses at the end: what another device or version of torch may change, and no more.
@@ -26,11 +27,12 @@ def remeasure(
         before = store.run(spec).record()
         if before is None or before.status != "done":
             raise ValueError(f"run {spec.hash} is {before.status if before else 'not ended'}, but must be done")
-        (again,) = execute([spec], aside, dataset, replace(options, keep=1), progress)
+        done = aside.run(spec)
+        with holding([done]) as guard:
+            (again,) = execute([spec], aside, dataset, replace(options, keep=1), progress, hooks=Hooks(guard))
         if again.val_loss is None or before.val_loss is None or abs(again.val_loss - before.val_loss) > SAME:
             losses = f"{before.val_loss} then and {again.val_loss} now"
             raise ValueError(f"run {spec.hash} ended at {losses}: it was not the same training, so nothing is kept")
-        done = aside.run(spec)
         store.run(spec).add_measured(done.read_metrics(options.measure))
         shutil.rmtree(done.path)
     if aside.root.is_dir() and not any(aside.root.iterdir()):
