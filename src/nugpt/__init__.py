@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nugpt.core.init import build, initialize_
     from nugpt.core.optim import adamw, param_groups, retract_
     from nugpt.core.transformer import Transformer
+    from nugpt.measure.probe import AlignmentProbe
     from nugpt.spec import (
         Base,
         Extent,
@@ -39,10 +40,12 @@ _HOMES = {
     "nugpt.core.baseline": "Baseline",
     "nugpt.core.init": "build initialize_",
     "nugpt.core.optim": "adamw param_groups retract_",
+    "nugpt.measure.probe": "AlignmentProbe",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "AlignmentProbe",
     "Base",
     "Baseline",
     "Extent",

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +17,10 @@ import tyro
 from nugpt.cli.show import number, print_json, print_table
 
 if TYPE_CHECKING:
+    from nugpt.fit.alignment import AlignmentRun
     from nugpt.fit.curves import Answers, CurveAnswer, Measured, OwnRun, PathAnswer
     from nugpt.fit.verdict import Verdict
+    from nugpt.spec.run import RunSpec
     from nugpt.store import Store
     from nugpt.store.plans import PlanDirectory
 
@@ -109,10 +111,24 @@ def _of_plan(directory: PlanDirectory, loss: str) -> CurveSet:
 
     plan = directory.plan()
     curves = [
-        measured(state.curve, [(p.log2_lr, p.seed, p.record) for p in state.places if p.record is not None], loss)
+        measured(
+            state.curve,
+            [(p.log2_lr, p.seed, p.record) for p in state.places if p.record is not None],
+            loss,
+            _aligned(directory.store, [p.spec for p in state.places if p.record is not None]),
+        )
         for state in plan_state(plan, directory, STALE_AFTER)
     ]
     return CurveSet(plan.name, plan.study, tuple(curves))
+
+
+def _aligned(store: Store, specs: Iterable[RunSpec]) -> list[AlignmentRun]:
+    """Those of the runs in which alignment was measured."""
+    from nugpt.fit.alignment import alignment_run
+    from nugpt.store import RunDirectory
+
+    found = [alignment_run(spec, RunDirectory(store.root / spec.hash).read_metrics(("alignment",))) for spec in specs]
+    return [run for run in found if run is not None]
 
 
 def _unplanned(store: Store, loss: str) -> list[Measured]:

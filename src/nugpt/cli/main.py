@@ -38,6 +38,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "recommend": ("nugpt.cli.recommend", "Recommend", "learning rates for a target, from a sweep or a base's best"),
     "transfer-test": ("nugpt.cli.recommend", "TransferTest", "a gate: does the best learning rate hold over sizes?"),
+    "measure align": ("nugpt.cli.measure", "Align", "alignment exponents, and the width exponent that they imply"),
+    "measure coords": (
+        "nugpt.cli.coords",
+        "Coords",
+        "sizes of h, logits and rescalers over width and depth, for any table",
+    ),
+    "measure lerp": ("nugpt.cli.measure", "Lerp", "effective α_A, α_M: mean and spread by layer, power of depth"),
     "report": ("nugpt.cli.report", "Report", "figures, and one offline page whose every number leads back to its run"),
     "generate": ("nugpt.cli.generate", "Generate", "text from a trained model"),
     "bench": ("nugpt.cli.bench", "Bench", "speed of training steps, kernels and data on this machine"),

@@ -62,7 +62,7 @@ class _Shown:
             self.bar.update(self.task, completed=step, loss=self._loss(), rate=f"{self._rate():,.0f}")
 
     def row(self, replica: int, row: dict[str, Any]) -> None:
-        if "loss" in row:
+        if row["kind"] == "train" and "loss" in row:
             self.losses[replica] = row["loss"]
         if row["kind"] == "validation" and self.bar is None:
             left = (self.steps - self.now) * (time.monotonic() - self.begun) / max(1, self.now - self.first)
@@ -103,10 +103,26 @@ def _bar() -> Any:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    """A row's numbers under flat names."""
+    """A row's numbers under flat names; of what was measured the averages, since the rest would be hundreds."""
+    if row["kind"] == "lerp":
+        return {f"{role}/{name}": row[role][name] for role in ("alpha_A", "alpha_M") for name in ("mean", "std")}
+    if row["kind"] == "alignment":
+        return _averages(row)
     flat = {key: value for key, value in row.items() if isinstance(value, (int, float)) and key != "step"}
     for source, loss in row.get("val_loss_by_source", {}).items():
         flat[f"val_loss/{source}"] = loss
+    return flat
+
+
+def _averages(row: dict[str, Any]) -> dict[str, float]:
+    """Each exponent averaged over the matrices of all layers, and of the unembedding."""
+    flat = {}
+    for quantity in ("alpha", "omega", "nu"):
+        hidden = [v for matrix, values in row[quantity].items() if matrix != "E_out" for v in values if v is not None]
+        output = [v for v in row[quantity]["E_out"] if v is not None]
+        for part, values in (("hidden", hidden), ("output", output)):
+            if values:
+                flat[f"alignment/{quantity}_{part}"] = sum(values) / len(values)
     return flat
 
 

@@ -56,6 +56,12 @@ class Carrier:
     """CPU threads."""
     deterministic: bool = False
     """Refuse kernels whose result differs from run to run."""
+    measure: tuple[str, ...] = ("lerp",)
+    """What to measure beside the loss, at log-spaced steps: alignment, lerp. It changes no result."""
+    measure_points: int | None = None
+    """Measurements a run; by default as many as cost little."""
+    measure_windows: int | None = None
+    """Validation windows of the fixed batch that alignment is measured on; by default as many as cost little."""
 
     def options(self) -> Options:
         """As the engine takes them."""

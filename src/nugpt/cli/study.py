@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from nugpt.cli.launch import Execution, default_devices, launch, show_plan
+from nugpt.cli.measured_runs import say_unmeasured
 from nugpt.cli.run_arguments import Carrier, open_data, precision_for
 from nugpt.cli.show import print_json, print_table
 
@@ -84,4 +85,8 @@ class Study:
             show_plan(made, self.store, device_type, len(devices))
         if not self.execution.run or dataset is None:
             return 0
-        return launch(made, self.store, dataset, self.carrier, self.execution)
+        carrier = replace(self.carrier, measure=tuple(dict.fromkeys((*self.carrier.measure, *chosen.measures))))
+        status = launch(made, self.store, dataset, carrier, self.execution)
+        if "alignment" in chosen.measures:
+            say_unmeasured(made, self.store)
+        return status

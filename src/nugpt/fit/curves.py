@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import special  # scipy.stats would take most of a second to import
 
+from nugpt.fit.alignment import AlignmentRun, claim_estimates, fall_estimates
 from nugpt.fit.comparison import Budgeted, compare, compare_at_cost, tuned
 from nugpt.fit.drift import Drift, drift
 from nugpt.fit.edge import Edge, stability_edge
@@ -54,6 +55,7 @@ class Measured:
     points: tuple[Point, ...]
     records: tuple[RunRecord | None, ...] = field(default=(), repr=False)  # of each point; none for a user's own rows
     spec: RunSpec | None = field(default=None, repr=False)  # of every run but for lr and seed
+    alignment: tuple[AlignmentRun, ...] = field(default=(), repr=False)  # of the runs that were measured
 
     @property
     def name(self) -> str:
@@ -71,7 +73,12 @@ def words(label: Mapping[str, Any]) -> str:
     return " ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in label.items())
 
 
-def measured(curve: Curve, runs: Iterable[tuple[float, int, RunRecord]], loss: str = "val_loss") -> Measured:
+def measured(
+    curve: Curve,
+    runs: Iterable[tuple[float, int, RunRecord]],
+    loss: str = "val_loss",
+    alignment: Iterable[AlignmentRun] = (),
+) -> Measured:
     """A plan's curve with the (log2 η, seed, record) of each run that has ended; only a done run's loss counts."""
     if loss not in LOSSES:
         raise ValueError(f"loss is {loss!r}, but must be one of {', '.join(LOSSES)}")
@@ -86,6 +93,7 @@ def measured(curve: Curve, runs: Iterable[tuple[float, int, RunRecord]], loss: s
         ),
         records=tuple(record for _, _, record in ended),
         spec=curve.spec,
+        alignment=tuple(alignment),
     )
 
 
@@ -330,8 +338,13 @@ def _estimates(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> l
         "multiplier-slope": _multiplier_slope,
         "lerp-slope": _lerp_slope,
         "lerp-spread": _lerp_spread,
+<<<<<<< HEAD
         "shift": _shifts,
         "edge-shift": _shifts,
+=======
+        "alignment": _alignment,
+        "alignment-fall": _alignment,
+>>>>>>> measure
     }
     return kinds[rule.kind](rule, found, noise) if rule.kind in kinds and found else []
 
@@ -596,3 +609,10 @@ def _lerp_spread(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
         mean = float(np.mean(spreads))
         estimates.append(Estimate(mean, Interval(mean - half, mean + half), rule.level, of))
     return estimates
+
+
+def _alignment(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+    runs = [run for one in _of_table(found, rule.table) for run in one.curve.alignment]
+    if rule.kind == "alignment-fall":
+        return fall_estimates(runs, str(rule.of), rule.level)
+    return claim_estimates(runs, str(rule.of), rule.at, rule.by, rule.level)

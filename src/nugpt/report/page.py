@@ -10,7 +10,9 @@ from typing import Any
 from nugpt.report import ground
 from nugpt.report.answers import PlanAnswer
 from nugpt.report.charts import Chart, curve_charts, law_charts, lerp_charts, multiplier_charts
+from nugpt.report.coords import COORDS, coord_charts, coord_section
 from nugpt.report.html import Child, Html, joined, json_block, link, script, script_text, tag
+from nugpt.report.measured import alignment_charts, lerp_course_charts
 from nugpt.report.runs import carried_section, run_section
 from nugpt.report.sections import plan_anchor, plan_section, recommendation_section, verdict_section
 from nugpt.report.source import Source
@@ -34,12 +36,17 @@ def page(source: Source, found: Sequence[PlanAnswer], stills: Stills, version: s
         hint = tag("p", _HINT, class_="hint") if here and len(drawn) == len(here) else None
         places = joined([hint, _places(here)])
         sections.append(plan_section(plan, places, _stills(stills.get(plan.plan.name, ()))))
+    if source.coords:
+        here = {f"chart-{len(drawn) + i}": chart for i, chart in enumerate(coord_charts(source.coords))}
+        drawn |= here
+        sections.append(coord_section(source.coords, _places(here), _stills(stills.get(COORDS, ()))))
     sections += [carried_section(source.plans, version), run_section(source.plans)]
     return _document(source, _head(source, found), joined(sections), drawn)
 
 
 def _charts(found: PlanAnswer) -> list[Chart]:
-    return [*curve_charts(found), *law_charts(found), *multiplier_charts(found), *lerp_charts(found)]
+    charts = [*curve_charts(found), *law_charts(found), *multiplier_charts(found), *lerp_charts(found)]
+    return [*charts, *lerp_course_charts(found), *alignment_charts(found)]
 
 
 def _run_ids(source: Source) -> set[str]:
@@ -77,6 +84,7 @@ def _head(source: Source, found: Sequence[PlanAnswer]) -> Html:
     told = f"{counted(len(found), 'plan')}, {counted(len(ended), 'run')} that ended."
     entries = [link("verdicts", "Verdicts"), link("recommendation", "Recommendation")]
     entries += [link(plan_anchor(plan), plan.title) for plan in found]
+    entries += [link(COORDS, "Coordinate checks")] if source.coords else []
     entries += [link("how", "How it was run"), link("runs", "Runs")]
     parts: list[Child] = [tag("h1", source.title), tag("p", told, class_="soft")]
     if source.problems:

@@ -14,6 +14,7 @@ from nugpt.report.answers import COEFFICIENTS, SIZE_WORDS, Judged, Path, PlanAns
 from nugpt.report.charts import lerp_name, path_name
 from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.layout import label_text
+from nugpt.report.measured import alignment_tables
 from nugpt.report.source import CurveRuns
 from nugpt.report.words import NONE, between, cost, counted, number, short, size
 from nugpt.spec.study_rules import describe
@@ -181,7 +182,7 @@ def _tables(found: PlanAnswer) -> list[Html]:
         parts += [tag("h3", "Multipliers"), _multipliers(found)]
     if found.lerps:
         parts += [tag("h3", "LERP coefficients over depth"), _lerps(found)]
-    return parts
+    return parts + alignment_tables(found)
 
 
 def _optima(found: PlanAnswer, grids: Sequence[CurveAnswer]) -> Html:

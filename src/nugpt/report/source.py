@@ -6,16 +6,18 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nugpt.fit.alignment import alignment_run
 from nugpt.fit.curves import Measured, measured
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord
 from nugpt.spec.study import Study
 from nugpt.store import RunDirectory, Store
 from nugpt.store.atomic import read_json
+from nugpt.store.coords import read_coords
 from nugpt.store.plans import PlanDirectory, plans
 
 ENDED = ("done", "diverged", "stopped")
@@ -37,6 +39,7 @@ class Run:
     lerp: Mapping[str, Any] = field(default_factory=dict, hash=False)
     carried_by: Mapping[str, Any] = field(default_factory=dict, hash=False)
     files: str | None = None  # the run's directory, as the page links to it
+    course: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # its LERP statistics during training
 
     @property
     def ended(self) -> bool:
@@ -87,6 +90,7 @@ class Source:
     plans: tuple[PlanRuns, ...]
     recommendation: Any = None  # plain values, as `nugpt recommend` writes them
     problems: tuple[str, ...] = ()  # what could not be read
+    coords: tuple[Mapping[str, Any], ...] = ()  # coordinate checks, as `nugpt measure coords` keeps them
 
 
 def read_store(
@@ -107,7 +111,12 @@ def read_store(
             except ValueError as error:
                 problems.append(str(error))
     advice = _recommendation(store, problems)
-    return Source(title or _title(read), tuple(read), advice, tuple(problems))
+    checks: list[dict[str, Any]] = []
+    try:
+        checks = read_coords(store)
+    except ValueError as error:
+        problems.append(str(error))
+    return Source(title or _title(read), tuple(read), advice, tuple(problems), tuple(checks))
 
 
 def _title(read: Sequence[PlanRuns]) -> str:
@@ -140,7 +149,7 @@ def _read_plan(
 
 
 def _read_curve(curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, problems: list[str]) -> CurveRuns:
-    runs, ended = [], []
+    runs, ended, aligned = [], [], []
     for (log2_lr, seed), spec in curve.runs(grid).items():
         path = store.root / spec.hash
         record = None
@@ -148,10 +157,15 @@ def _read_curve(curve: Curve, grid: Sequence[float], store: Store, page_folder: 
             record = RunDirectory(path).record()
         except ValueError as error:
             problems.append(str(error))
-        runs.append(_run(spec.hash, log2_lr, seed, record, _relative(path, page_folder) if path.is_dir() else None))
+        files = _relative(path, page_folder) if path.is_dir() else None
+        rows = RunDirectory(path).read_metrics(("alignment", "lerp")) if record is not None else []
+        course = tuple(row for row in rows if row["kind"] == "lerp")
+        runs.append(replace(_run(spec.hash, log2_lr, seed, record, files), course=course))
         if record is not None:
             ended.append((log2_lr, seed, record))
-    return CurveRuns(curve.key, measured(curve, ended), tuple(runs))
+        if (found := alignment_run(spec, rows)) is not None:
+            aligned.append(found)
+    return CurveRuns(curve.key, measured(curve, ended, alignment=aligned), tuple(runs))
 
 
 def _run(id: str, log2_lr: float, seed: int, record: RunRecord | None, files: str | None) -> Run:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nugpt.report.answers import PlanAnswer, answer_plan
+from nugpt.report.coords import COORDS
 from nugpt.report.figures import Drawn, draw
+from nugpt.report.figures.coords import draw_coords
 from nugpt.report.figures.paper import STYLE
 from nugpt.report.page import page
 from nugpt.report.source import Source
@@ -25,6 +27,8 @@ STILL_DPI = (120, 80)  # the second where the page would be too large with the f
 STILL_COLOURS = 32  # a still is lines and letters: so few colours make it a quarter of the size
 MOST_BYTES = 3_000_000
 _SHOWS = {
+    "alignment": "alignment exponents",
+    "alpha-course": "LERP coefficients during training",
     "loss": "loss against the learning rate",
     "best-lr": "best learning rate against size",
     "multipliers": "loss against multipliers",
@@ -49,6 +53,10 @@ def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS) ->
     figures: list[Path] = []
     stills: dict[str, list[tuple[str, Figure]]] = {}
     (out / "figures").mkdir(parents=True, exist_ok=True)
+    if source.coords:
+        checks = {f"coords-{check['name']}": draw_coords(check["name"], check["slopes"]) for check in source.coords}
+        figures += save_figures(checks, out / "figures", formats)
+        stills[COORDS] = [(f"{name}: sizes over width and depth", figure) for name, figure in checks.items()]
     for found in answers:
         for drawn in draw(found):
             _settle(drawn.figure)
@@ -71,6 +79,18 @@ def _page(source: Source, answers: Sequence[PlanAnswer], figures: dict[str, list
         if len(content) <= MOST_BYTES:
             break
     return content
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write figures under these names."""
+    if wrong := [name for name in formats if name not in FORMATS]:
+        raise ValueError(f"format is {wrong[0]!r}, but must be one of {', '.join(FORMATS)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    made: list[Path] = []
+    for name, figure in figures.items():
+        _settle(figure)
+        made += _save(Drawn(name, "", "", figure), folder, formats)
+    return made
 
 
 def _settle(figure: Figure) -> None:

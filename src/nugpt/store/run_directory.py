@@ -131,17 +131,28 @@ class RunDirectory:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """The rows of the metrics, a cut-off last line left out."""
+    def read_metrics(self, kinds: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """The rows of the metrics (of these kinds alone), a cut-off last line left out."""
         if not self.metrics.is_file():
             return []
         rows = []
+        wanted = None if kinds is None else [json.dumps({"kind": kind})[1:-1] for kind in kinds]
         for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            if wanted is not None and not any(word in line for word in wanted):
+                continue  # parsing them all would take most of a report's time
             try:
                 rows.append(json.loads(line))
             except json.JSONDecodeError:
                 break
-        return rows
+        return rows if kinds is None else [row for row in rows if row.get("kind") in kinds]
+
+    def add_measured(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Put rows that were measured afterwards among the metrics, by step; those of their kinds are replaced."""
+        new = list(rows)
+        kinds = {row["kind"] for row in new}
+        kept = [row for row in self.read_metrics() if row.get("kind") not in kinds]
+        together = sorted([*kept, *new], key=lambda row: row["step"])
+        write_bytes(self.metrics, "".join(json.dumps(row, allow_nan=False) + "\n" for row in together).encode())
 
     def cut_metrics(self, step: int) -> None:
         """Drop what was written after `step` steps: the run goes on from a checkpoint there."""

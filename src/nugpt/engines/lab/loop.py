@@ -29,7 +29,9 @@ from nugpt.engines.lab.device import device_name
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.evaluate import ValidationLoss, ValidationSet, validate
 from nugpt.engines.lab.options import Options
+from nugpt.engines.lab.probe import Probe, check_measurable
 from nugpt.engines.lab.restore import replica_counters, replica_tensors, restored_state
+from nugpt.measure.lerp import lerp_statistics
 from nugpt.spec.model import flops_per_token
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, packable
@@ -81,6 +83,7 @@ class _Run:
     checkpoint: Checkpoint | None
     ema: float | None = None
     wall_s: float = 0.0
+    measured_s: float = 0.0  # of it, what measuring took
     train_loss: float | None = None
     by_source: dict[str, float] = field(default_factory=dict)
     val_loss: float | None = None
@@ -106,6 +109,7 @@ def execute(
     _check_data(specs[0], dataset)
     options, progress, hooks = options or Options(), progress or Progress(), hooks or Hooks()
     options.torch_device()  # a device that is not there is found out before anything is written
+    check_measurable(specs, options, starts or {})
     ended = ("done", "diverged") if hooks.stop is None else ENDED
     once = {spec.hash: number for number, spec in reversed(list(enumerate(specs)))}
     runs = [_Run(number, specs[number], store.run(specs[number]), None) for number in sorted(once.values())]
@@ -174,6 +178,7 @@ def _train(
     state = _starting_state(ensemble, runs, starts)
     micro = min(options.micro_batch or spec.batch, spec.batch)
     validation = ValidationSet.of(dataset, spec.model.seq_len, spec.val_windows)
+    probe = Probe(spec, dataset, options, starts)
     validate_at = {math.ceil(k * spec.steps / spec.validations) for k in range(1, spec.validations + 1)}
     log_every = options.log_every or max(1, spec.steps // 200)
     save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))
@@ -213,6 +218,9 @@ def _train(
                 alive = state.alive.tolist()
                 if dead := [r for r, run in enumerate(runs) if not alive[r] and not run.ended]:
                     finish(dead, "diverged")
+            if state.step in probe.steps:
+                hooks.guard()
+                _measured_rows(probe, ensemble, state, runs, progress)
             if state.step in validate_at:
                 found = validate(ensemble, state, validation, micro)
                 hooks.guard()  # after what takes time, and once for the rows of a step, which take none
@@ -268,6 +276,7 @@ def _starting_state(ensemble: Ensemble, runs: list[_Run], starts: dict[str, Chec
     if checkpoints:
         for run, checkpoint in zip(runs, checkpoints, strict=True):
             run.ema, run.wall_s = checkpoint.state["ema"], checkpoint.state["wall_s"]
+            run.measured_s = checkpoint.state.get("measured_s", 0.0)
             run.train_loss, run.val_loss = checkpoint.state["train_loss"], checkpoint.state["val_loss"]
             run.by_source = checkpoint.state["val_loss_by_source"]
         return restored_state(ensemble, checkpoints)
@@ -364,6 +373,19 @@ def _validation_rows(state: State, runs: list[_Run], loss: ValidationLoss, progr
         progress.rows(run.number, row)
 
 
+def _measured_rows(probe: Probe, ensemble: Ensemble, state: State, runs: list[_Run], progress: Progress) -> None:
+    alive = state.alive.tolist()
+    for r, run in enumerate(runs):
+        if not alive[r] or run.ended:
+            continue
+        before = probe.seconds
+        rows = probe.rows(ensemble, state, r)
+        run.measured_s += probe.seconds - before
+        run.directory.append_metrics(rows)
+        for row in rows:
+            progress.rows(run.number, row)
+
+
 def _save(state: State, r: int, run: _Run, keep: int) -> None:
     model, optimizer = replica_tensors(state, r)
     small = {
@@ -371,6 +393,7 @@ def _save(state: State, r: int, run: _Run, keep: int) -> None:
         "counters": replica_counters(state, r),
         "ema": run.ema,
         "wall_s": run.wall_s,
+        "measured_s": run.measured_s,
         "train_loss": run.train_loss,
         "val_loss": run.val_loss,
         "val_loss_by_source": run.by_source,
@@ -406,7 +429,7 @@ def _record(
         train_loss=None if diverged else run.train_loss,
         diverged_at=died_at if died_at >= 0 else (state.step if diverged else None),
         val_loss_by_source={} if diverged else run.by_source,
-        lerp={} if diverged else lerp_statistics(ensemble, state, r),
+        lerp={} if diverged else _lerp(ensemble, state, r),
         resolved=ensemble.resolved[r].to_dict(),
         carried_by={
             "engine": "lab",
@@ -423,6 +446,8 @@ def _record(
             "micro_batch": options.micro_batch,
             "replicas": len(ensemble.specs),
             "deterministic": options.deterministic,
+            "measured": list(options.measure),
+            "measured_s": run.measured_s,
             "peak_memory_bytes": torch.cuda.max_memory_allocated(ensemble.device) if cuda else None,
             "data": str(dataset.path),
             "data_hash": run.spec.data,
@@ -441,22 +466,11 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def lerp_statistics(ensemble: Ensemble, state: State, r: int) -> dict[str, Any]:
-    """Mean and standard deviation of the effective α_A, α_M: over all blocks and components, and block by block."""
+def _lerp(ensemble: Ensemble, state: State, r: int) -> dict[str, Any]:
     if ensemble.config.architecture != "normalized":
         return {}
-    found = {}
-    for role in ("alpha_A", "alpha_M"):
-        gain = getattr(ensemble.gains, role)[r]
-        blocks = [state.params[f"blocks.{i}.{role}.stored"][r] for i in range(ensemble.config.n_layers)]
-        effective = (gain * torch.stack(blocks).detach()).abs().double()
-        found[role] = {
-            "mean": float(effective.mean()),
-            "std": float(effective.std(unbiased=False)),
-            "mean_by_block": effective.mean(1).tolist(),
-            "std_by_block": effective.std(1, unbiased=False).tolist(),
-        }
-    return found
+    params = {name: stacked[r] for name, stacked in state.params.items()}
+    return lerp_statistics(params, ensemble.resolved[r].gains, ensemble.config.n_layers)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from nugpt.kernels.cross_entropy import loss_named
 
 KERNELS = ("auto", "plain", "fused")
 FUSED_ARCHITECTURES = ("normalized", "prenorm")
+MEASURES = ("alignment", "lerp")
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,27 @@ class Options:
     log_every: int | None = None  # steps; None: two hundred rows a run
     threads: int | None = None  # CPU threads; None: torch's own choice
     deterministic: bool = False  # refuse kernels whose result differs from run to run
+    measure: tuple[str, ...] = ("lerp",)  # what is measured beside the loss, of MEASURES; it changes no result
+    measure_points: int | None = None  # measurements a run, log-spaced; None: as many as cost little
+    measure_windows: int | None = None  # validation windows of the fixed batch; None: as many as cost little
 
     def __post_init__(self) -> None:
         if self.kernels not in KERNELS:
             raise ValueError(f"kernels is {self.kernels!r}, but must be one of {', '.join(KERNELS)}")
+        object.__setattr__(self, "measure", tuple(dict.fromkeys(self.measure)))  # a list where it comes from JSON
+        if unknown := [name for name in self.measure if name not in MEASURES]:
+            raise ValueError(f"measure is {unknown[0]!r}, but must be of {', '.join(MEASURES)}")
         attention_named(self.attention)
         loss_named(self.loss)
-        for name in ("micro_batch", "checkpoint_every", "keep", "log_every", "threads"):
+        for name in (
+            "micro_batch",
+            "checkpoint_every",
+            "keep",
+            "log_every",
+            "threads",
+            "measure_points",
+            "measure_windows",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nugpt.report.answers import PlanAnswer
+from nugpt.report.figures.alignment import draw_alignment
 from nugpt.report.figures.curves import draw_curves
 from nugpt.report.figures.law import draw_law
 from nugpt.report.figures.lerp import draw_lerp
+from nugpt.report.figures.lerp_course import draw_lerp_course
 from nugpt.report.figures.multipliers import draw_multipliers
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ KINDS: dict[str, Callable[[PlanAnswer], dict[str, Figure]]] = {
     "best-lr": draw_law,
     "multipliers": draw_multipliers,
     "alpha": draw_lerp,
+    "alpha-course": draw_lerp_course,
+    "alignment": draw_alignment,
 }
 
 

@@ -60,6 +60,16 @@ def sizes_axis(axes: Axes, sizes: list[float], title: str) -> None:
     axes.set_xlabel(title)
 
 
+def steps_axis(axes: Axes) -> None:
+    """A logarithmic axis of steps, its ticks as plain numbers."""
+    from matplotlib.ticker import FormatStrFormatter, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("step")
+
+
 def legends(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below the panels where they share it, else one in each."""
     told = [at.get_legend_handles_labels() for at in axes]

@@ -1,0 +1,127 @@
+"""Which runs a `measure` command is about: runs or a plan of a store, or a few that it trains itself."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nugpt.cli.run_arguments import Carrier, RunArguments
+
+if TYPE_CHECKING:
+    from nugpt.data import TokenDataset
+    from nugpt.spec.plan import Plan
+    from nugpt.spec.run import RunSpec
+    from nugpt.store import RunDirectory, Store
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Runs of a store, or, without --runs and --plan, runs that are trained here and kept there."""
+
+    store: Path = Path("runs")
+    """The store."""
+    runs: tuple[str, ...] = ()
+    """Runs, by the beginning of their hash or by directory."""
+    plan: str | None = None
+    """All runs of a plan."""
+    again: bool = False
+    """Train runs again that ended without being measured; their results stay as they are."""
+    arguments: RunArguments = RunArguments()
+    heads: tuple[int, ...] = ()
+    """From scratch: the widths, in heads."""
+    layers: tuple[int, ...] = ()
+    """From scratch: the depths."""
+    lr: float | None = None
+    """From scratch: the global learning rate η; the scale's by default."""
+    seed: tuple[int, ...] = (0,)
+    """From scratch: seeds."""
+    carrier: Carrier = Carrier()
+
+    def directories(self, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:
+        """The chosen runs that have ended; trained first where none are named, at these sizes by default."""
+        from nugpt.store import Store
+
+        store = Store(self.store)
+        if self.runs and self.plan:
+            raise ValueError("--runs and --plan exclude each other: name the runs, or the plan that has them")
+        if self.plan is not None:
+            found = self._of_plan(store)
+        elif self.runs:
+            found = [store.find(name) for name in self.runs]
+        else:
+            found = self._trained(store, kind, self.heads or heads, self.layers or layers)
+        ended = [directory for directory in found if directory.has_ended(("done",))]
+        if not ended:
+            raise ValueError(f"none of the {len(found)} runs asked for is done: there is nothing to measure")
+        if self.again:
+            self._train_again(store, kind, ended)
+        return ended
+
+    def _of_plan(self, store: Store) -> list[RunDirectory]:
+        from nugpt.store import RunDirectory
+        from nugpt.store.plans import plans
+
+        there = {directory.path.name: directory for directory in plans(store)}
+        if self.plan not in there:
+            raise ValueError(f"store {store.root} has no plan {self.plan!r}, it has {', '.join(there) or 'none'}")
+        return [RunDirectory(store.root / spec.hash) for spec in there[self.plan].specs()]
+
+    def _trained(self, store: Store, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:
+        from nugpt.cli.progress import training_progress
+        from nugpt.engines.lab import Hooks, execute
+        from nugpt.store.claims import holding
+
+        options = replace(self.carrier, measure=tuple(dict.fromkeys((*self.carrier.measure, kind)))).options()
+        device_type = options.torch_device().type
+        dataset = self.arguments.dataset()
+        lr = self.arguments.default_lr() if self.lr is None else self.lr
+        found = []
+        for n_layers in layers:
+            for n_heads in heads:
+                shape = replace(self.arguments.shape, n_heads=n_heads, n_layers=n_layers)
+                arguments = replace(self.arguments, shape=shape)
+                specs = [arguments.spec(dataset, device_type, lr, seed) for seed in dict.fromkeys(self.seed)]
+                directories = [store.run(spec) for spec in specs]
+                print(f"{n_layers} layers, {n_heads} heads: {len(specs)} runs", file=sys.stderr)
+                with training_progress(specs, None, None) as progress, holding(directories) as guard:
+                    execute(specs, store, dataset, options, progress, hooks=Hooks(guard))
+                found += directories
+        return found
+
+    def _train_again(self, store: Store, kind: str, ended: list[RunDirectory]) -> None:
+        from nugpt.cli.progress import training_progress
+        from nugpt.engines.lab.remeasure import remeasure
+
+        specs = [directory.spec() for directory in ended if not directory.read_metrics((kind,))]
+        options = replace(self.carrier, measure=(kind,)).options()
+        for spec in specs:
+            print(f"run {spec.hash} was not measured: training it again", file=sys.stderr)
+            with training_progress([spec], None, None) as progress:
+                remeasure([spec], store, self._dataset(store, spec), options, progress)
+
+    def _dataset(self, store: Store, spec: RunSpec) -> TokenDataset:
+        """The data the run was trained on: what is asked for, else where its record says it lay."""
+        from nugpt.data import open_dataset
+
+        record = store.run(spec).record()
+        if self.arguments.data is not None or record is None or "data" not in record.carried_by:
+            return self.arguments.dataset()
+        return open_dataset(record.carried_by["data"])
+
+
+def unmeasured(directories: list[RunDirectory], kind: str) -> list[str]:
+    """The runs among these that have no row of a kind."""
+    return [directory.path.name for directory in directories if not directory.read_metrics((kind,))]
+
+
+def say_unmeasured(plan: Plan, store: Path) -> None:
+    """Runs that another plan had trained before are done, and were not measured: say so, and what to do."""
+    from nugpt.store import RunDirectory
+
+    directories = [RunDirectory(store / spec.hash) for spec in plan.specs()]
+    left = unmeasured([directory for directory in directories if directory.has_ended(("done",))], "alignment")
+    if left:
+        how = f"`nugpt measure align --store {store} --plan {plan.name} --again` trains them again, measuring"
+        print(f"{len(left)} runs had ended before they were to be measured: {how}", file=sys.stderr)

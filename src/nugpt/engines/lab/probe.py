@@ -1,0 +1,115 @@
+"""Measuring while an ensemble trains: between two steps, replica by replica, on one fixed validation batch.
+
+The weights of step 0 are a function of (seed, name): they are made again at the first measurement of every start and
+kept, once for all replicas of a seed: on the device where that takes little of what is free there, else on the host.
+Nothing of them is stored, so a resumed run measures the same.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nugpt.core.init import initial_value
+from nugpt.data import TokenDataset
+from nugpt.engines.lab.ensemble import Ensemble, State
+from nugpt.engines.lab.evaluate import ValidationSet
+from nugpt.engines.lab.options import Options
+from nugpt.measure.decoder import DecoderAlignment
+from nugpt.measure.lerp import lerp_statistics
+from nugpt.measure.schedule import default_sampling, measured_steps
+from nugpt.spec.model import parameter_shapes, total_parameters
+from nugpt.spec.run import RunSpec
+from nugpt.store import Checkpoint
+
+SMALL_PART = 0.1  # of the device's free memory
+
+
+def check_measurable(specs: list[RunSpec], options: Options, starts: Mapping[str, Checkpoint]) -> None:
+    """Refuse to measure alignment where step 0 cannot be had again."""
+    if "alignment" not in options.measure:
+        return
+    for start in (spec.start for spec in specs if spec.start is not None):
+        if start.kind == "extend":
+            raise ValueError("measure is 'alignment', but the run extends another, where its step 0 lies: measure that")
+        if start.hash not in starts:
+            raise ValueError(f"measure is 'alignment', which needs checkpoint {start.hash} that the run starts from")
+
+
+def _is_finite(values: Mapping[str, Any]) -> bool:
+    return all(math.isfinite(one["mean"]) for one in values.values() if isinstance(one, Mapping) and "mean" in one)
+
+
+class Probe:
+    """What is measured of an ensemble and when; it reads parameters between steps and changes nothing."""
+
+    def __init__(
+        self, spec: RunSpec, dataset: TokenDataset, options: Options, starts: Mapping[str, Checkpoint]
+    ) -> None:
+        wanted = set(options.measure)
+        if spec.model.architecture != "normalized":
+            wanted.discard("lerp")  # it has no LERP
+        sampling = default_sampling(spec.steps, spec.batch, spec.model.seq_len, spec.precision)
+        self.kinds = tuple(kind for kind in options.measure if kind in wanted)
+        points = options.measure_points or sampling.points
+        self.steps = frozenset(measured_steps(spec.steps, points)) if self.kinds else frozenset()
+        self.seconds = 0.0
+        self._starts, self._made = starts, dict[Any, Tensor]()
+        self._tokens: tuple[Tensor, Tensor] | None = None
+        if "alignment" in self.kinds:
+            self._batch = ValidationSet.of(dataset, spec.model.seq_len, options.measure_windows or sampling.windows)
+            self._decoder = DecoderAlignment(spec.model)
+
+    def rows(self, ensemble: Ensemble, state: State, r: int) -> list[dict[str, Any]]:
+        """The rows of metrics of one replica at the step where the state stands."""
+        begun = self._clock(ensemble.device)
+        found = {kind: self._measure(kind, ensemble, state, r) for kind in self.kinds}
+        # Weights that this step spoiled have no mean; the next step will find the replica dead.
+        made = [{"step": state.step, "kind": kind, **values} for kind, values in found.items() if _is_finite(values)]
+        self.seconds += self._clock(ensemble.device) - begun
+        return made
+
+    def _measure(self, kind: str, ensemble: Ensemble, state: State, r: int) -> dict[str, Any]:
+        now = {name: stacked[r].detach() for name, stacked in state.params.items()}
+        if kind == "lerp":
+            return lerp_statistics(now, ensemble.resolved[r].gains, ensemble.config.n_layers)
+        gains = type(ensemble.gains)(*(g[r] for g in ensemble.gains))
+        if self._tokens is None:
+            self._tokens = self._batch.inputs.to(ensemble.device), self._batch.targets.to(ensemble.device)
+
+        def start(name: str) -> Tensor:
+            return self._initial(ensemble, r, name).to(ensemble.device, non_blocking=True)
+
+        return self._decoder.measure(now.__getitem__, start, gains, *self._tokens).to_row()
+
+    def _initial(self, ensemble: Ensemble, r: int, name: str) -> Tensor:
+        """A parameter of step 0, made once for all replicas that share it."""
+        spec, resolved = ensemble.specs[r], ensemble.resolved[r]
+        if spec.start is not None:
+            return self._starts[spec.start.hash].model[name]
+        row = resolved.rows[ensemble.roles(name).role]
+        key = (name, spec.seed, row.init, row.scale)
+        if key not in self._made:
+            shape = parameter_shapes(ensemble.config)[name]
+            value = initial_value(name, shape, spec.seed, resolved, ensemble.roles)
+            self._made[key] = value.to(ensemble.device) if self._has_room(ensemble) else value
+        return self._made[key]
+
+    @staticmethod
+    def _has_room(ensemble: Ensemble) -> bool:
+        """Whether one more copy of the parameters is a small part of what the device has left."""
+        if ensemble.device.type != "cuda":
+            return True
+        free, _ = torch.cuda.mem_get_info(ensemble.device)
+        return 4 * total_parameters(ensemble.config) < SMALL_PART * free
+
+    @staticmethod
+    def _clock(device: torch.device) -> float:
+        if device.type == "cuda":  # the steps before are still under way, and not what is timed
+            torch.cuda.synchronize(device)
+        return time.monotonic()

@@ -1,0 +1,383 @@
+"""From measured alignment exponents to the width exponent that they imply, with its error.
+
+A measured exponent holds a constant factor: at one width, a factor of 2 moves it by 1/log2 d_in. The slope of
+exponent · log2 d_in over log2 width does not have it, so across three widths or more the slope is the estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy import special  # scipy.stats would take most of a second to import
+
+from nugpt.fit.interval import Interval, check_level
+from nugpt.fit.regression import fit_line
+from nugpt.fit.verdict import Estimate
+from nugpt.spec.parametrization import Parametrization
+from nugpt.spec.run import RunSpec
+
+QUANTITIES = ("alpha", "omega", "nu")
+PARTS = ("hidden", "output")
+OUTPUT = "E_out"
+LARGER = "max(alpha, nu)"  # what the width exponents of η_hidden and η_output follow
+REGIMES = {0.5: "no alignment", 0.75: "mid alignment", 1.0: "full alignment"}  # paper, Definition 2
+FEWEST_WIDTHS = 3
+FIRST_STEPS = 4  # what "first steps" means: μP's own reasoning is about one or two
+START, END = 0.1, 0.8  # shares of a run up to which, and from which on, a measurement is of its start or end
+# CHOICE: measurements are log-spaced, so "uniform" gives each the steps since the one before, not one vote.
+WEIGHTINGS = {
+    "uniform": "every step of the run counts the same",
+    "loss": "a measurement counts by how far the loss fell since the one before",
+    "first": f"the first {FIRST_STEPS} steps alone",
+}
+
+
+@dataclass(frozen=True)
+class AlignmentRun:
+    """What was measured in one run."""
+
+    id: str
+    width: int  # d_model
+    layers: int
+    seed: int
+    steps: int  # of the whole run
+    d_in: Mapping[str, int] = field(hash=False)  # by matrix
+    rows: tuple[Mapping[str, Any], ...] = field(hash=False, repr=False)  # of metrics, in the order of steps
+
+
+def alignment_run(spec: RunSpec, rows: Sequence[Mapping[str, Any]], id: str | None = None) -> AlignmentRun | None:
+    """The alignment rows among a run's metrics; none where it was not measured."""
+    found = {row["step"]: row for row in rows if row.get("kind") == "alignment"}
+    if not found:
+        return None
+    kept = tuple(found[step] for step in sorted(found))
+    model = spec.model
+    d_in = {matrix: model.d_mlp if matrix == "W_oMLP" else model.d_model for matrix in kept[0]["alpha"]}
+    return AlignmentRun(id or spec.hash, model.d_model, model.n_layers, spec.seed, spec.steps, d_in, kept)
+
+
+def matrices(run: AlignmentRun, part: str) -> list[str]:
+    """The matrices that "hidden" or "output" means."""
+    if part not in PARTS:
+        raise ValueError(f"part is {part!r}, but must be one of {', '.join(PARTS)}")
+    return [matrix for matrix in run.d_in if (matrix == OUTPUT) == (part == "output")]
+
+
+def weights(run: AlignmentRun, weighting: str) -> list[float]:
+    """What each measurement counts: by one of WEIGHTINGS, or by its place, `start` or `end`."""
+    steps = [row["step"] for row in run.rows]
+    if weighting == "uniform":
+        return [float(now - before) for before, now in zip([0, *steps], steps, strict=False)]
+    if weighting == "loss":
+        losses = [run.rows[0].get("loss_0"), *(row.get("loss") for row in run.rows)]
+        pairs = pairwise(losses)
+        return [max(0.0, b - a) if a is not None and b is not None else 0.0 for b, a in pairs]
+    if weighting == "first":
+        return [float(step <= FIRST_STEPS) for step in steps]
+    if weighting == "start":
+        return [float(step <= max(1.0, START * run.steps)) for step in steps]
+    if weighting == "end":
+        return [float(step >= END * run.steps) for step in steps]
+    raise ValueError(f"weighting is {weighting!r}, but must be one of {', '.join(WEIGHTINGS)}, start or end")
+
+
+def layer_means(
+    run: AlignmentRun, quantity: str, part: str, weighting: str, scaled: bool = False, per_token: bool = False
+) -> list[float | None]:
+    """An exponent layer by layer: averaged over steps by the weighting, then over the part's matrices.
+
+    `scaled`: times log2 d_in, which is what goes with log2 width in a straight line.
+    """
+    weight = weights(run, weighting)
+    of = [row["per_token"][quantity] if per_token else row[quantity] for row in run.rows]
+    found = []
+    for layer in range(run.layers if part == "hidden" else 1):
+        means = []
+        for matrix in matrices(run, part):
+            values = [row[matrix][layer] for row in of]
+            pairs = [(v, w) for v, w in zip(values, weight, strict=True) if v is not None and w > 0]
+            if pairs:
+                mean = sum(v * w for v, w in pairs) / sum(w for _, w in pairs)
+                means.append(mean * math.log2(run.d_in[matrix]) if scaled else mean)
+        found.append(float(np.mean(means)) if means else None)
+    return found
+
+
+@dataclass(frozen=True)
+class Implied:
+    """The exponent of one part under one weighting: at each width as it is, and as a slope across widths."""
+
+    part: str
+    quantity: str  # alpha, omega or nu; for the larger of α and ν, which one that is
+    weighting: str
+    at_widths: tuple[tuple[int, Estimate], ...]
+    slope: Estimate | None  # none below three widths
+    per_token: Estimate | None  # the slope, or the value at the one width, with each token's own norms: a check
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The slope, or the value at the widest model where there is none."""
+        return self.slope or (self.at_widths[-1][1] if self.at_widths else None)
+
+    @property
+    def regimes(self) -> tuple[float, ...]:
+        """Those of 1/2, 3/4 and 1 that the slope's interval contains."""
+        return () if self.slope is None else tuple(r for r in REGIMES if self.slope.interval.contains(r))
+
+    @property
+    def reading(self) -> str:
+        """What it says about the three regimes, in words."""
+        if self.slope is None:
+            return f"{len(self.at_widths)} of the {FEWEST_WIDTHS} widths that a slope needs: not decided here"
+        if len(self.regimes) == 1:
+            return f"{REGIMES[self.regimes[0]]} ({self.regimes[0]:g})"
+        if not self.regimes:
+            low, high = self.slope.interval
+            below, above = [r for r in REGIMES if r < low], [r for r in REGIMES if r > high]
+            if not below or not above:
+                return f"{'below' if above else 'above'} all of 1/2, 3/4 and 1"
+            return f"between {max(below):g} and {min(above):g}"
+        return "not decided here: " + ", ".join(f"{r:g}" for r in self.regimes) + " all lie in the interval"
+
+
+def implied(
+    runs: Sequence[AlignmentRun], part: str, weighting: str, quantity: str = LARGER, level: float = 0.90
+) -> Implied:
+    """What runs of one table, depth and length, at one width or several, say about an exponent."""
+    check_level(level)
+    if not runs:
+        raise ValueError("runs is empty, but must hold at least one measured run")
+    if quantity == LARGER:
+        both = [implied(runs, part, weighting, one, level) for one in ("alpha", "nu")]
+        # CHOICE: the larger of two averages, as the paper writes it; the average of the larger would lie higher.
+        return max(both, key=lambda one: _value(one.estimate))
+    widths = sorted({run.width for run in runs})
+    at_widths = []
+    for width in widths:
+        units = [
+            v
+            for run in runs
+            if run.width == width
+            for v in layer_means(run, quantity, part, weighting)
+            if v is not None
+        ]
+        if units:
+            at_widths.append((width, mean_estimate(units, level, f"width {width}, {part}")))
+    slope = _slope(runs, quantity, part, weighting, level, per_token=False)
+    per_token = _slope(runs, quantity, part, weighting, level, per_token=True)
+    if per_token is None:
+        widest = [run for run in runs if run.width == widths[-1]]
+        units = [
+            v for run in widest for v in layer_means(run, quantity, part, weighting, per_token=True) if v is not None
+        ]
+        per_token = mean_estimate(units, level, part) if units else None
+    return Implied(part, quantity, weighting, tuple(at_widths), slope, per_token)
+
+
+def _value(estimate: Estimate | None) -> float:
+    return -math.inf if estimate is None or estimate.value is None else estimate.value
+
+
+def mean_estimate(values: Sequence[float], level: float, where: str = "") -> Estimate:
+    """A mean with a Student-t interval over the values; unbounded for one value."""
+    mean, half = float(np.mean(values)), math.inf
+    if len(values) > 1:
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        half = float(special.stdtrit(len(values) - 1, (1 + level) / 2)) * error
+    return Estimate(mean, Interval(mean - half, mean + half), level, where)
+
+
+def _slope(
+    runs: Sequence[AlignmentRun], quantity: str, part: str, weighting: str, level: float, per_token: bool
+) -> Estimate | None:
+    """The slope over log2 width, with the wider of two intervals: over layers and seeds, and about the line.
+
+    Layers of one run are not independent, and few widths may bend: neither interval alone would be honest.
+    """
+    values: dict[tuple[int, int], dict[int, float]] = {}  # (seed, layer) → width → value
+    for run in runs:
+        for layer, v in enumerate(layer_means(run, quantity, part, weighting, scaled=True, per_token=per_token)):
+            if v is not None:
+                values.setdefault((run.seed, layer), {})[run.width] = v
+    widths = sorted({run.width for run in runs})
+    whole = {unit: by for unit, by in values.items() if len(by) == len(widths)}
+    if len(widths) < FEWEST_WIDTHS or not whole:
+        return None
+    rows = np.column_stack([np.ones(len(widths)), np.log2(widths)])
+    table = np.array([[by[width] for width in widths] for by in whole.values()])
+    slopes = np.linalg.lstsq(rows, table.T, rcond=None)[0][1]
+    line = fit_line(rows, table.mean(0))
+    assert line is not None
+    over = mean_estimate([float(s) for s in slopes], level).interval
+    about = line.interval(1, level)
+    wider = about if over.width < about.width or not math.isfinite(over.width) else over
+    return Estimate(float(slopes.mean()), wider, level, part)
+
+
+# ── Views, as the paper's figures have them ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point of a figure: where, and the exponent there averaged over layers (and over seeds), with its spread."""
+
+    x: float
+    mean: float
+    low: float  # the lowest and highest layer
+    high: float
+
+
+def over_steps(runs: Sequence[AlignmentRun], quantity: str, part: str) -> list[Place]:
+    """An exponent against the step, averaged over layers."""
+    return _over(runs, quantity, part, lambda row: float(row["step"]))
+
+
+def over_loss(runs: Sequence[AlignmentRun], quantity: str, part: str) -> list[Place]:
+    """An exponent against how far the loss has fallen since step 0, averaged over layers."""
+
+    def fallen(row: Mapping[str, Any]) -> float | None:
+        loss, loss_0 = row.get("loss"), row.get("loss_0")
+        return None if loss is None or loss_0 is None else loss_0 - loss
+
+    return sorted(_over(runs, quantity, part, fallen), key=lambda place: place.x)
+
+
+def _over(runs: Sequence[AlignmentRun], quantity: str, part: str, x_of: Any) -> list[Place]:
+    by_step: dict[int, list[tuple[float, list[float]]]] = {}
+    for run in runs:
+        for row in run.rows:
+            x = x_of(row)
+            layers = _layers_of(run, row, quantity, part)
+            if x is not None and layers:
+                by_step.setdefault(row["step"], []).append((x, layers))
+    places = []
+    for seen in by_step.values():
+        values = [v for _, layers in seen for v in layers]
+        places.append(Place(float(np.mean([x for x, _ in seen])), float(np.mean(values)), min(values), max(values)))
+    return places
+
+
+def _layers_of(run: AlignmentRun, row: Mapping[str, Any], quantity: str, part: str) -> list[float]:
+    """One value for each layer: the mean over its matrices."""
+    by_layer: dict[int, list[float]] = {}
+    for matrix in matrices(run, part):
+        for layer, value in enumerate(row[quantity][matrix]):
+            if value is not None:
+                by_layer.setdefault(layer, []).append(value)
+    return [float(np.mean(values)) for values in by_layer.values()]
+
+
+def over_layers(runs: Sequence[AlignmentRun], quantity: str) -> list[Place]:
+    """A hidden exponent against the layer's index from 1, averaged over the steps of the run."""
+    by_layer: dict[int, list[float]] = {}
+    for run in runs:
+        for layer, value in enumerate(layer_means(run, quantity, "hidden", "uniform"), 1):
+            if value is not None:
+                by_layer.setdefault(layer, []).append(value)
+    return [Place(float(x), float(np.mean(v)), min(v), max(v)) for x, v in sorted(by_layer.items())]
+
+
+# ── What a claim's rule judges, and the table that a measurement suggests ────────────────────────────────────────────
+
+
+def claim_estimates(
+    runs: Sequence[AlignmentRun], of: str, at: str | None, by: str | None, level: float
+) -> list[Estimate]:
+    """What a claim on an exponent is judged by: the slope where there are widths enough, else each width's value."""
+    weighting = {"end": "end", "loss-weighted": "loss", None: "uniform"}.get(at)
+    if weighting is None:
+        raise ValueError(f"at is {at!r}, but must be end or loss-weighted, or none for the whole run")
+    if not runs:
+        return []
+    if by == "layer":
+        return _by_layer(runs, of, weighting, level)
+    found: list[Estimate] = []
+    for part in PARTS:
+        answer = implied(runs, part, weighting, of, level)
+        found += [answer.slope] if answer.slope is not None else [one for _, one in answer.at_widths]
+    return found
+
+
+def _by_layer(runs: Sequence[AlignmentRun], of: str, weighting: str, level: float) -> list[Estimate]:
+    """Each layer of the hidden matrices; its interval is over widths, or at one width over matrices and seeds."""
+    found = []
+    for layer in range(min(run.layers for run in runs)):
+        single = [_one_layer(run, layer) for run in runs]
+        answer = implied(single, "hidden", weighting, of, level)
+        if answer.slope is not None:
+            found.append(replace(answer.slope, where=f"layer {layer + 1}"))
+            continue
+        units = [
+            v
+            for run in single
+            for matrix in matrices(run, "hidden")
+            for v in layer_means(_one_matrix(run, matrix), answer.quantity, "hidden", weighting)
+            if v is not None
+        ]
+        if units:
+            found.append(mean_estimate(units, level, f"layer {layer + 1}"))
+    return found
+
+
+def _one_layer(run: AlignmentRun, layer: int) -> AlignmentRun:
+    def cut(of: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
+        return {m: values if m == OUTPUT else [values[layer]] for m, values in of.items()}
+
+    rows = tuple(
+        {**row, **{q: cut(row[q]) for q in QUANTITIES}, "per_token": {q: cut(row["per_token"][q]) for q in QUANTITIES}}
+        for row in run.rows
+    )
+    return replace(run, layers=1, rows=rows)
+
+
+def _one_matrix(run: AlignmentRun, matrix: str) -> AlignmentRun:
+    return replace(run, d_in={matrix: run.d_in[matrix]})
+
+
+def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[Estimate]:
+    """The exponent at the start of the run less that at its end, layer by layer, at each width.
+
+    The start is the first tenth, where log-spaced measurements have one vote each. A constant factor drops out.
+    """
+    quantities = ("alpha", "nu") if of == LARGER else (of,)
+
+    def larger(run: AlignmentRun, part: str, weighting: str) -> list[float | None]:
+        """Layer by layer, the larger of the quantities there."""
+        layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in quantities), strict=True)
+        return [max((v for v in values if v is not None), default=None) for values in layers]
+
+    found = []
+    for width in sorted({run.width for run in runs}):
+        for part in PARTS:
+            falls = [
+                a - b
+                for run in runs
+                if run.width == width
+                for a, b in zip(larger(run, part, "start"), larger(run, part, "end"), strict=True)
+                if a is not None and b is not None
+            ]
+            if falls:
+                found.append(mean_estimate(falls, level, f"width {width}, {part}"))
+    return found
+
+
+def suggested_table(
+    table: Parametrization, hidden: Implied, output: Implied, name: str, hundredths: int = 100
+) -> Parametrization:
+    """The table with η_hidden and η_output ∝ m_width to minus the measured exponents, to the hundredth."""
+    rows = dict(table.rows)
+    for role, found in (("hidden", hidden), ("output", output)):
+        if found.slope is None or found.slope.value is None:
+            raise ValueError(
+                f"number of widths is {len(found.at_widths)}, but a table is derived from {FEWEST_WIDTHS} or more: "
+                "the exponent at one width holds an unknown factor"
+            )
+        exponent = Fraction(-round(found.slope.value * hundredths), hundredths)
+        rows[role] = replace(rows[role], lr=replace(rows[role].lr, width=exponent))
+    return replace(table, name=name, rows=rows)

@@ -1,0 +1,135 @@
+"""Alignment exponents of our own decoders: the model of now and the model of step 0 run side by side, block by block.
+
+Both passes are eager and in float32, whatever training uses; at any time the inputs of one block are held.
+Shapes: B batch, T tokens, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from nugpt.core.decoder import Decoder, Matrix
+from nugpt.core.init import MODELS
+from nugpt.core.rope import rope_angles
+from nugpt.measure.alignment import Exponents, Squares, exponents_of, squares_of
+from nugpt.measure.probe import captured_inputs
+from nugpt.spec.model import ModelConfig
+
+OUTPUT = "E_out"
+DIGITS = 6  # of an exponent in a row; its error by rounding is below anything that is read from it
+Parameters = Callable[[str], Tensor]  # name → value, on the device of the tokens
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Exponents by matrix, a number for each layer (none where undefined), and the batch's loss now and at step 0."""
+
+    loss: float | None
+    loss_0: float | None
+    joint: Mapping[str, Mapping[str, list[float | None]]]  # alpha, omega, nu → matrix → one for each layer
+    per_token: Mapping[str, Mapping[str, list[float | None]]]
+
+    def to_row(self) -> dict[str, Any]:
+        """Plain values, as a row of metrics holds them."""
+        return {"loss": self.loss, "loss_0": self.loss_0, **self.joint, "per_token": dict(self.per_token)}
+
+
+class _Tail(nn.Module):
+    """What follows the blocks, as a module, so that `functional_call` can be given its parameters."""
+
+    def __init__(self, model: Decoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, h_BTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return (self.model.finish(h_BTD), *self.model.head(gains))
+
+
+class DecoderAlignment:
+    """Measures models of one configuration; it holds no weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        with torch.device("meta"):
+            self.model: Decoder = MODELS[config.architecture](config, "sdpa", "chunked")
+        self.config, self._tail = config, _Tail(self.model)
+        self._matrices = {
+            name.rpartition(".")[2]: (name, module)
+            for name, module in self.model.blocks[0].named_modules()
+            if isinstance(module, Matrix)
+        }
+
+    @torch.no_grad()
+    def measure(
+        self, now: Parameters, start: Parameters, gains: Any, tokens_BT: Tensor, targets_BT: Tensor
+    ) -> Measurement:
+        """The exponents of every matrix of every block and of E_out; it waits for the device once, at the end."""
+        h, h_0 = (functional.embedding(tokens_BT, params("E_in.weight")).float() for params in (now, start))
+        positions = torch.arange(tokens_BT.shape[-1], device=tokens_BT.device)
+        angles = rope_angles(positions, self.config.head_dim, self.config.rope_theta, torch.float32)
+        found: dict[str, list[Squares]] = {name: [] for name in (*self._matrices, OUTPUT)}
+        for i in range(self.config.n_layers):
+            h, h_0, of_block = self._block(i, now, start, h, h_0, gains, angles)
+            for name, one in of_block.items():
+                found[name].append(one)
+        (h, W, scale), (h_0, W_0, scale_0) = (
+            self._finish(params, hidden, gains) for params, hidden in ((now, h), (start, h_0))
+        )
+        found[OUTPUT].append(squares_of(W, W_0, h, h_0))
+        losses = [
+            self.model.loss(x.flatten(0, 1), weight, s, targets_BT.flatten()).mean()
+            for x, weight, s in ((h, W, scale), (h_0, W_0, scale_0))
+        ]
+        return _measurement(found, losses)
+
+    def _block(
+        self, i: int, now: Parameters, start: Parameters, h: Tensor, h_0: Tensor, gains: Any, angles: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Squares]]:
+        template = self.model.blocks[0]
+        layers = {name: module for name, (_, module) in self._matrices.items()}
+        outputs, inputs, weights = [], [], []
+        for params, hidden in ((now, h), (start, h_0)):
+            values = {name: params(f"blocks.{i}.{name}").float() for name, _ in template.named_parameters()}
+            with captured_inputs(layers) as seen:
+                outputs.append(functional_call(template, values, (hidden, gains, angles, None, None, 0)))
+            inputs.append(seen)
+            weights.append(values)
+        found = {
+            name: squares_of(
+                weights[0][f"{path}.weight"], weights[1][f"{path}.weight"], inputs[0][name], inputs[1][name]
+            )
+            for name, (path, _) in self._matrices.items()
+        }
+        return outputs[0], outputs[1], found
+
+    def _finish(self, params: Parameters, h: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
+        names = [n for n, _ in self.model.named_parameters() if not n.startswith(("blocks.", "E_in."))]
+        values = {f"model.{name}": params(name).float() for name in names}
+        h, weight, scale = functional_call(self._tail, values, (h, gains))
+        return h, weight, scale
+
+
+def _measurement(found: Mapping[str, list[Squares]], losses: list[Tensor]) -> Measurement:
+    """All exponents at once, and one transfer from the device for all numbers."""
+    both = exponents_of([one for layers in found.values() for one in layers])
+    flat = torch.cat([*(kind.flatten() for kind in both), torch.stack(losses).double()]).tolist()
+    tables = []
+    for k, kind in enumerate(both):
+        numbers = iter(flat[k * kind.numel() : (k + 1) * kind.numel()])
+        table: dict[str, dict[str, list[float | None]]] = {}
+        for matrix, layers in found.items():
+            for _ in layers:
+                for quantity in Exponents._fields:
+                    value = next(numbers)
+                    shown = round(value, DIGITS) if math.isfinite(value) else None
+                    table.setdefault(quantity, {}).setdefault(matrix, []).append(shown)
+        tables.append(table)
+    loss, loss_0 = (value if math.isfinite(value) else None for value in flat[-2:])
+    return Measurement(loss, loss_0, *tables)

@@ -1,0 +1,35 @@
+"""Coordinate checks in a store: one JSON file each, under `coords/`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from nugpt.store.atomic import read_json, write_json
+from nugpt.store.run_directory import Store
+
+FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def write_coords(store: Store, name: str, values: dict[str, Any]) -> Path:
+    """Keep a check under a name; an older one of that name is replaced."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name is {name!r}, but must be letters, digits, '.', '_' and '-', at most 100")
+    folder = store.root / "coords"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    write_json(path, {"format": FORMAT, "name": name, **values})
+    return path
+
+
+def read_coords(store: Store) -> list[dict[str, Any]]:
+    """Every check of the store by name; one of another form is refused."""
+    found = []
+    for path in sorted((store.root / "coords").glob("*.json")):
+        values = read_json(path)
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise ValueError(f"{path}: not a coordinate check of a form that this version reads")
+        found.append(values)
+    return found

@@ -1,0 +1,228 @@
+"""`nugpt measure`: from scratch, from a store, and what is wrong with what the user gave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.small import make_dataset
+from tests.report.small import fill, study_plans
+
+from nugpt.cli.main import main
+from nugpt.cli.measured_runs import say_unmeasured
+from nugpt.cli.progress import _numbers
+from nugpt.spec import load_table
+from nugpt.store import Store
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("data")).path
+
+
+@pytest.fixture
+def nugpt(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*words: Any) -> tuple[int, str, str]:
+        try:
+            status = main([str(word) for word in words])
+        except SystemExit as left:
+            status = int(left.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def small(data: Path) -> list[str]:
+    """Models of which a width of four heads trains in a second; the base has the small sequence too."""
+    return ["--data", str(data), "--seq-len", "128", "--batch", "2", "--base-batch", "2", "--steps", "4"]
+
+
+@pytest.fixture(scope="module")
+def store(small: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three widths, measured, and one run that was not."""
+    root = tmp_path_factory.mktemp("store") / "runs"
+    words = ["--store", str(root), *small, "--lr", "0.01"]
+    assert main(["measure", "align", *words, "--heads", "1", "2", "3", "--n-layers", "1"]) == 0
+    assert main(["train", *words, "--n-layers", "1", "--n-heads", "1", "--seed", "5"]) == 0
+    return root
+
+
+def test_align_prints_the_slope_and_what_it_means(store: Path, nugpt: Any) -> None:
+    ids = [run.path.name for run in Store(store).runs()]
+    status, out, err = nugpt("measure", "align", "--store", store, "--runs", *ids)
+    assert status == 0
+    assert "widths 48, 96, 144, 1 seeds, 3 runs" in out
+    assert "slope over widths" in out
+    assert "1 of 4 runs were not measured" in err
+
+
+def test_align_as_json(store: Path, nugpt: Any) -> None:
+    ids = [run.path.name for run in Store(store).runs() if run.read_metrics(("alignment",))]
+    status, out, _ = nugpt("measure", "align", "--store", store, "--runs", *ids, "--json")
+    (group,) = json.loads(out)
+    assert status == 0
+    assert {run["width"] for run in group["runs"]} == {48, 96, 144}
+    assert [(one["part"], one["weighting"]) for one in group["implied"]] == [
+        (part, weighting) for part in ("hidden", "output") for weighting in ("uniform", "loss", "first")
+    ]
+    hidden = group["implied"][0]
+    assert len(hidden["at_widths"]) == 3
+    assert 0.3 < hidden["slope"]["value"] < 1.2
+    low, high = hidden["slope"]["interval"]
+    assert low < hidden["slope"]["value"] < high
+
+
+def test_align_suggests_a_table_that_sweep_accepts(store: Path, small: list[str], nugpt: Any, tmp_path: Path) -> None:
+    ids = [run.path.name for run in Store(store).runs() if run.read_metrics(("alignment",))]
+    file = tmp_path / "mine.toml"
+    figures = tmp_path / "figures"
+    words = ["--store", store, "--runs", *ids, "--suggest", file, "--out", figures, "--formats", "svg"]
+    status, _, err = nugpt("measure", "align", *words)
+    assert status == 0
+    assert "η_hidden ∝ m_width^(" in err
+    table = load_table(str(file))
+    assert table.name == "mine"
+    assert table.rows["input"] == load_table("nugpt").rows["input"]
+    assert file.read_text(encoding="utf-8").startswith("# Width exponents of η_hidden and η_output as measured")
+    names = sorted(path.name for path in figures.iterdir())
+    assert names == ["alignment-layers.svg", "alignment-loss.svg", "alignment-steps.svg"]
+    sweep = ["sweep", "--name", "with-mine", *small, "--parametrization", file, "--store", tmp_path / "runs"]
+    status, out, _ = nugpt(*sweep, "--log2-lr", "-7")
+    assert status == 0
+    assert "plan with-mine: 1 curves, 1 runs" in out
+
+
+def test_a_run_that_was_not_measured_is_trained_again_on_request(store: Path, nugpt: Any) -> None:
+    (bare,) = [run for run in Store(store).runs() if not run.read_metrics(("alignment",))]
+    record = (bare.path / "record.json").read_bytes()
+    words = ["measure", "align", "--store", store, "--runs", bare.path.name]
+    status, _, err = nugpt(*words)
+    assert status == 2
+    assert "none of these runs was measured: train with --measure alignment, or give --again" in err
+    metrics = bare.metrics.read_bytes()
+    status, out, _ = nugpt(*words, "--again")
+    assert status == 0
+    assert "width 48" in out
+    assert (bare.path / "record.json").read_bytes() == record
+    bare.metrics.write_bytes(metrics)  # as the other tests have it
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["align", "--weighting", "los"], "weighting is 'los', but must be one of uniform, loss, first"),
+        (["align", "--level", "2"], "level is 2.0, but must be"),
+        (["align", "--runs", "ffff"], "no run in"),
+        (["align", "--plan", "no-such"], "has no plan 'no-such'"),
+        (["align", "--runs", "a", "--plan", "b"], "--runs and --plan exclude each other"),
+        (["align", "--preset", "paper-l12h12"], "--lr is needed"),
+        (["lerp", "--plan", "no-such"], "has no plan 'no-such'"),
+        (["coords", "--parametrization", "prenorm-completep"], "but must be for normalized"),
+        (["coords", "--alignment", "2"], "alignment is 2.0, but must be a number from 0.5 to 1"),
+        (["coords", "--steps", "0"], "steps is 0, but must be a whole number of at least 1"),
+        (["coords", "--scale", "huge"], "unknown scale 'huge'"),
+        (["coords", "--parametrization", "missing.toml"], "does not exist"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    words: list[str], message: str, store: Path, data: Path, nugpt: Any, tmp_path: Path
+) -> None:
+    more = ["--store", store] if words[0] != "coords" else ["--data", data, "--heads", "1", "--layers", "1"]
+    more = [*more, "--data", data] if words[0] == "align" and "--preset" in words else more
+    status, out, err = nugpt("measure", *words, *more)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith("nugpt: error: ")
+    assert message in err.splitlines()[-1]
+
+
+def test_suggesting_from_too_few_widths_is_refused(store: Path, nugpt: Any, tmp_path: Path) -> None:
+    measured = [run for run in Store(store).runs() if run.read_metrics(("alignment",))]
+    narrow = [run.path.name for run in measured if run.spec().model.n_heads == 1]
+    words = ["measure", "align", "--store", store, "--runs", *narrow, "--suggest", tmp_path / "mine.toml"]
+    status, _, err = nugpt(*words)
+    assert status == 2
+    assert "number of widths is 1, but a table is derived from 3 or more" in err
+    assert not (tmp_path / "mine.toml").exists()
+    status, _, err = nugpt(*words[:-1], tmp_path / "mine.txt")
+    assert status == 2
+    assert "must end in .toml" in err
+
+
+def test_lerp_prints_every_layer_and_the_law(small: list[str], nugpt: Any, tmp_path: Path) -> None:
+    words = [
+        "measure",
+        "lerp",
+        "--store",
+        tmp_path,
+        *small,
+        "--lr",
+        "0.01",
+        "--n-heads",
+        "1",
+        "--layers",
+        "1",
+        "2",
+        "4",
+    ]
+    status, out, _ = nugpt(*words)
+    assert status == 0
+    assert "end, block 4" in out
+    assert "alpha_A, depths 1, 2, 4: spread over components" in out
+    assert "mean ∝ depth^" in out
+    ids = [run.path.name for run in Store(tmp_path).runs()]
+    status, out, _ = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *ids, "--json")
+    values = json.loads(out)
+    assert status == 0
+    assert {one["layers"] for one in values["runs"]} == {1, 2, 4}
+    assert all(one["during"] for one in values["runs"])
+    assert -1.5 < values["laws"][0]["exponent"] < -0.5  # νGPT starts at depth^-1 and has hardly moved
+
+
+def test_coords_names_a_planted_mistake_and_passes_nugpt(data: Path, nugpt: Any, tmp_path: Path) -> None:
+    words = ["measure", "coords", "--data", data, "--heads", "1", "2", "3", "--layers", "1", "2", "3"]
+    words += ["--steps", "2", "--windows", "2"]
+    status, out, _ = nugpt(*words, "--store", tmp_path, "--out", tmp_path / "plots", "--formats", "svg")
+    assert status == 0, out
+    assert "no exponent is at fault" in out, out
+    assert (tmp_path / "coords" / "nugpt.json").is_file()
+    assert (tmp_path / "plots" / "coords-nugpt.svg").is_file()
+    (tmp_path / "wrong.toml").write_text(
+        'name = "wrong"\nextends = "nugpt"\n[rows.hidden]\nlr = { width = "-1/4" }\n', encoding="utf-8"
+    )
+    status, out, _ = nugpt(*words, "--parametrization", tmp_path / "wrong.toml", "--json")
+    values = json.loads(out)
+    assert status == 1
+    (mistake,) = values["mistakes"]
+    assert (mistake["role"], mistake["cell"], mistake["axis"]) == ("hidden", "lr", "width")
+    assert mistake["wanted"] == pytest.approx(-0.75, abs=0.05)
+    assert "hidden.lr: exponent of width is -1/4" in mistake["text"]
+
+
+def test_trackers_are_given_the_averages() -> None:
+    exponents = {"W_q": [0.5, 0.7], "W_O": [None, 0.6], "E_out": [0.9]}
+    row = {"step": 3, "kind": "alignment", "loss": 5.0, "loss_0": 6.0, "per_token": {}}
+    row |= dict.fromkeys(("alpha", "omega", "nu"), exponents)
+    flat = _numbers(row)
+    assert flat["alignment/nu_hidden"] == pytest.approx(0.6)
+    assert flat["alignment/nu_output"] == 0.9
+    assert "loss" not in flat  # of the fixed batch, not of training
+    alpha = {"mean": 0.1, "std": 0.02, "mean_by_block": [0.1], "std_by_block": [0.02]}
+    assert _numbers({"step": 1, "kind": "lerp", "alpha_A": alpha, "alpha_M": alpha})["alpha_M/std"] == 0.02
+
+
+def test_a_study_says_which_of_its_runs_were_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (plan,) = study_plans("alignment_val", scale="tiny")
+    fill(Store(tmp_path), [plan])  # as another plan left them: done, without a row of alignment
+    say_unmeasured(plan, tmp_path)
+    said = capsys.readouterr().err
+    assert said.startswith("2 runs had ended before they were to be measured: ")
+    assert f"nugpt measure align --store {tmp_path} --plan alignment_val-tiny --again" in said
+    for spec in plan.specs():
+        Store(tmp_path).run(spec).append_metrics([{"step": 1, "kind": "alignment"}])
+    say_unmeasured(plan, tmp_path)
+    assert capsys.readouterr().err == ""

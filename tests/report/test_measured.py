@@ -1,0 +1,112 @@
+"""What was measured beside the loss, in the report: figures, charts, tables, verdicts, coordinate checks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fit.test_alignment import PLANTED, make_run
+from tests.fit.test_coords import TABLE, make
+from tests.report.small import HOSTILE, fill, source_of, study_plans
+
+from nugpt.cli.coords import _values
+from nugpt.fit.coords import check_coordinates
+from nugpt.report import Source, Written, write_report
+from nugpt.store import Store
+from nugpt.store.coords import read_coords, write_coords
+
+
+def rows_of(width: int, seed: int, layers: int) -> list[dict[str, Any]]:
+    """As a run's metrics hold them: exponents planted with a factor of two, coefficients that fall."""
+    run = make_run(width, seed, layers, PLANTED, factor=2.0, noise=0.01, at={1: 0.2, 2: 0.2})
+    rows: list[dict[str, Any]] = [dict(row) for row in run.rows]
+    rows[-1]["step"] = 800  # the last of the study's runs
+    for step in (1, 10, 100):
+        alpha = {"mean": 0.2 / step, "std": 0.05, "mean_by_block": [0.1] * layers, "std_by_block": [0.1] * layers}
+        rows.append({"step": step, "kind": "lerp", "alpha_A": alpha, "alpha_M": alpha})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Written]:
+    folder = tmp_path_factory.mktemp("measured")
+    store = Store(folder / "runs")
+    plans = study_plans("alignment_val", "alignment_val_layer_dependence", "depth-sweep-baseline-alpha-power-law")
+    fill(store, plans)
+    for plan in plans:
+        for spec in plan.specs():
+            directory = store.run(spec)
+            if not directory.metrics.is_file():
+                directory.append_metrics(rows_of(spec.model.d_model, spec.seed, spec.model.n_layers))
+    good, bad = check_coordinates(TABLE, make()), check_coordinates(TABLE, make({("moved hidden", "width"): 0.5}))
+    write_coords(store, "good", json.loads(json.dumps(_values(good, make(), 2**-9, 2))))
+    write_coords(store, "wrong", json.loads(json.dumps(_values(bad, make(), 2**-9, 2))) | {"table": HOSTILE})
+    source = source_of(store)
+    return source, write_report(source, folder / "report", formats=("svg",))
+
+
+def test_figures_are_the_papers_views_and_the_checks(made: tuple[Source, Written]) -> None:
+    names = {path.name for path in made[1].figures}
+    wanted = {f"alignment_val-lab-alignment-{view}.svg" for view in ("steps", "loss", "layers")}
+    wanted |= {"coords-good.svg", "coords-wrong.svg", "depth-sweep-baseline-alpha-power-law-lab-alpha-course.svg"}
+    assert wanted <= names
+    assert not [name for name in names if name.startswith("depth-sweep") and "alignment" in name]
+    text = next(path for path in made[1].figures if path.name == "alignment_val-lab-alignment-steps.svg").read_text()
+    assert "hidden, width 96" in text
+    assert "output, width 384" in text
+    assert "mathdefault" not in text  # ticks are plain numbers where mathematics is not parsed
+
+
+def test_the_claims_get_verdicts_from_slopes_over_three_widths(made: tuple[Source, Written]) -> None:
+    (answer,) = [a for a in made[1].answers if a.plan.name == "alignment_val-lab"]
+    omega, fall, end = answer.judged
+    assert omega.verdict.answer == "holds"
+    assert [e.value for e in omega.verdict.estimates] == pytest.approx([0.5, 0.5], abs=0.02)
+    assert [e.value for e in fall.verdict.estimates] == pytest.approx([0.4 / 7] * 6, abs=0.03)
+    assert [e.value for e in end.verdict.estimates] == pytest.approx([0.75, 0.75], abs=0.02)
+    assert end.verdict.answer == "does not hold"
+    (layers,) = [a for a in made[1].answers if a.plan.name == "alignment_val_layer_dependence-lab"]
+    assert [e.where for e in layers.judged[0].verdict.estimates] == [f"layer {i}" for i in (1, 2, 3, 4)]
+    assert layers.judged[0].verdict.answer == "holds"
+
+
+def test_the_page_tells_exponents_with_their_slope_and_leads_to_the_runs(made: tuple[Source, Written]) -> None:
+    page = made[1].page.read_text(encoding="utf-8")
+    assert "Alignment: max(α, ν), nugpt, 4 layers, 800 steps" in page
+    assert "mid alignment (0.75)" in page
+    for run in made[0].plans[0].curves[0].runs:
+        assert f'href="#run-{run.id}"' in page
+    assert "during training" in page
+
+
+def test_the_page_tells_coordinate_checks_and_names_what_is_wrong(made: tuple[Source, Written]) -> None:
+    page = made[1].page.read_text(encoding="utf-8")
+    assert 'id="coords"' in page
+    assert "Everything is flat." in page
+    assert "hidden.lr: exponent of width is -3/4, 0.50 too high; -5/4 is flat" in page
+    assert HOSTILE not in page  # a table's name is text, whatever stands in it
+    assert "Coordinate checks" in page
+
+
+def test_a_spoiled_check_is_named_and_the_rest_is_reported(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    fill(store, study_plans("alignment_val", scale="tiny"))
+    write_coords(store, "mine", {"slopes": [], "mistakes": [], "passed": True, "table": "nugpt"})
+    (store.root / "coords" / "other.json").write_text("[]", encoding="utf-8")
+    source = source_of(store)
+    assert [problem for problem in source.problems if "other.json" in problem]
+    assert source.plans
+    with pytest.raises(ValueError, match=r"name is '\.\./x'"):
+        write_coords(store, "../x", {})
+    with pytest.raises(ValueError, match=r"other\.json: not a coordinate check"):
+        read_coords(store)
+
+
+def test_without_measurements_nothing_is_drawn_and_claims_are_open(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    fill(store, study_plans("alignment_val", scale="tiny"))
+    written = write_report(source_of(store), tmp_path / "report", formats=("svg",))
+    assert not [path for path in written.figures if "alignment-" in path.name]
+    assert {one.verdict.answer for one in written.answers[0].judged} == {"not decided here"}
