@@ -25,7 +25,9 @@ def choices(choice_file: str = "", **_: Any) -> dict[str, Dataset]:
     path = Path(choice_file or HERE / "sample.jsonl")
     rows = [
         _row(line, f"{path}, line {number}")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for number, line in enumerate(
+            path.read_bytes().decode().split("\n"), 1
+        )  # JSON may hold what splitlines splits at
         if line.strip()
     ]
     if not rows:
@@ -36,10 +38,16 @@ def choices(choice_file: str = "", **_: Any) -> dict[str, Dataset]:
 def _row(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-        question, options, answer = str(row["question"]), [str(one) for one in row["choices"]], int(row["answer"])
+        question, options, answer = row["question"], row["choices"], row["answer"]
     except (ValueError, KeyError, TypeError) as error:
         wanted = "a JSON object with question, choices and answer"
         raise ValueError(f"{where}: must be {wanted}: {error!r}") from None
-    if not 0 <= answer < len(options):
-        raise ValueError(f"{where}: answer is {answer}, but must be the place of one of {len(options)} choices")
+    if not isinstance(question, str) or not _texts(options):
+        raise ValueError(f"{where}: question must be a text and choices a list of texts, none of them empty")
+    if type(answer) is not int or not 0 <= answer < len(options):
+        raise ValueError(f"{where}: answer is {answer!r}, but must be the place of one of {len(options)} choices")
     return {"question": question, "choices": options, "answer": answer}
+
+
+def _texts(values: object) -> bool:
+    return isinstance(values, list) and bool(values) and all(isinstance(one, str) and one for one in values)

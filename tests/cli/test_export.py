@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -141,6 +142,30 @@ def test_a_prompt_comes_before_the_first_question_and_turns_draw_anew(
     assert capsys.readouterr().out == "".join(expected)
 
 
+def test_a_document_that_goes_on_is_the_one_that_was_begun(
+    run: Run, exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n\n"))
+    words = ["generate", str(exported), "--interactive", "--temperature", "0", "--max-tokens", "12"]
+    assert main(words) == 0
+    lab = run.lab()
+    whole = list(generate(lab, [], 24, Sampling(0)))
+    assert len(whole) == 24
+    assert capsys.readouterr().out == lab.tokenizer.decode(whole[:12]) + "\n" + lab.tokenizer.decode(whole[12:]) + "\n"
+
+
+def test_a_text_that_is_not_utf8_is_one_line_and_ends_no_conversation(
+    run: Run, exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["generate", str(exported), "--prompt", "a\udcff"]) == 2
+    one_line(capsys, r"the text 'a\udcff' is not UTF-8")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a\udcff\n1 of\n"))
+    assert main(["generate", str(exported), "--interactive", *GREEDY]) == 0
+    out, err = capsys.readouterr()
+    assert out == "1 of" + text_after(run, "1 of", 30, Sampling(0)) + "\n"
+    assert err == "nugpt: the text 'a\\udcff' is not UTF-8: give it in that encoding\n"
+
+
 def test_an_interrupt_stops_the_text_and_not_the_conversation(
     exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,10 +202,27 @@ def test_a_checkpoint_cut_short_is_one_line(run: Run, tmp_path: Path, capsys: py
         one_line(capsys, "model.safetensors does not match its checksum")
     assert main(["generate", str(weights.parent)]) == 2
     one_line(capsys, "does not match its checksum")
+    older = copy / "checkpoints" / f"step-{STEPS // 2:09d}"
+    shutil.rmtree(weights.parent)
+    shutil.copytree(older, weights.parent)  # a checkpoint that is whole, but of another model
+    edit_spec(copy, n_kv_heads=2)
+    for command in (["export", "hf", str(copy), str(tmp_path / "out")], ["generate", str(copy)]):
+        assert main(command) == 2
+        one_line(capsys, "has shape (12, 24), but must have (24, 24)")
+    (copy / "data.json").unlink()
+    shutil.copy(run.directory.path / "spec.json", copy)
+    assert main(["generate", str(copy)]) == 2
+    one_line(capsys, "data.json does not say which tokenizer")
     (weights.parent / "state.json").unlink()
     assert main(["export", "hf", str(weights.parent), str(tmp_path / "out")]) == 2
     one_line(capsys, "has no state.json")
     assert not (tmp_path / "out").exists()
+
+
+def edit_spec(directory: Path, **changes: object) -> None:
+    values = json.loads((directory / "spec.json").read_text())
+    values["model"] |= changes
+    (directory / "spec.json").write_text(json.dumps(values))
 
 
 @pytest.mark.parametrize("command", [["import", "hf"], ["generate"]])
@@ -197,7 +239,15 @@ def test_a_spoiled_folder_is_one_line(
     (short / "model.safetensors").write_bytes(content[: len(content) // 2])
     other = spoiled("other")
     (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text(encoding="utf-8")[:100])
-    for folder, words in ((foreign, "'gpt2'"), (short, "cut short"), (other, "is not a tokenizer.json")):
+    bare = spoiled("bare")
+    (bare / "config.json").unlink()
+    cases = (
+        (foreign, "'gpt2'"),
+        (short, "cut short"),
+        (other, "is not a tokenizer.json"),
+        (bare, "config.json"),
+    )
+    for folder, words in cases:
         assert main([*command, str(folder), "--store", str(tmp_path / "runs")]) == 2
         one_line(capsys, words)
 

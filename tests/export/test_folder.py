@@ -224,6 +224,14 @@ def larger_than_the_model(folder: Path) -> None:
     edit_config(folder, nugpt__tokenizer__n_ids=385)
 
 
+def with_two_ids_changed(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    ids = values["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -249,6 +257,11 @@ def larger_than_the_model(folder: Path) -> None:
             lambda f: add_tokens(f / "tokenizer.json", 1),
             "has 258 ids, but the model was trained with a tokenizer of 257",
         ),
+        (with_two_ids_changed, "another tokenizer than the model was trained with"),
+        (lambda f: edit_config(f, nugpt__tokenizer__end_of_text=5), "end_of_text is 5, but must be a token's name"),
+        (lambda f: edit_config(f, nugpt__step=-1), "step is -1, but must be a whole number from 0 to the run's 24"),
+        (lambda f: edit_config(f, nugpt__step=25), "step is 25, but must be"),
+        (lambda f: edit_config(f, nugpt__step=1.5), "step is 1.5, but must be"),
         (larger_than_the_model, "the tokenizer has 385 ids, but the model's vocabulary has 384"),
         (lambda f: (f / "tokenizer.json").unlink(), "lacks tokenizer.json"),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "is not a tokenizer.json"),
@@ -263,6 +276,35 @@ def test_a_folder_that_is_wrong_is_one_line_and_imports_nothing(
         import_folder(folder, tmp_path / "runs")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_tokenizer_of_as_many_ids_that_mean_other_texts_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folders["bpe_run"], tmp_path / "folder"))
+    with_two_ids_changed(folder)
+    with pytest.raises(ValueError, match="another tokenizer than the model was trained with"):
+        read_folder(folder)
+    shutil.copy(folders["bpe_run"] / "tokenizer.json", folder)
+    assert read_folder(folder).unchanged
+    edit_config(folder, nugpt__tokenizer__end_of_text=None)  # which would read its text as bytes
+    with pytest.raises(ValueError, match="another tokenizer than the model was trained with"):
+        read_folder(folder)
+
+
+def test_a_pruned_run_gets_its_own_weights_back_and_no_others(folder: Path, tmp_path: Path) -> None:
+    directory, found = import_folder(folder, tmp_path / "runs")
+    record = (directory.path / "record.json").read_bytes()
+    shutil.rmtree(directory.checkpoints)
+    weights = dict(found.tensors)
+    weights["s_z.stored"] = weights["s_z.stored"] + 1
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="has a record, which is not of the weights in"):
+        import_folder(folder, tmp_path / "runs")
+    assert not directory.checkpoints.exists()
+    save_file(dict(found.tensors), folder / "model.safetensors", metadata={"format": "pt"})
+    import_folder(folder, tmp_path / "runs")
+    back = load_checkpoint(directory.checkpoints / f"step-{STEPS:09d}")
+    assert weights_digest(back.model) == weights_digest(found.tensors)
+    assert (directory.path / "record.json").read_bytes() == record
 
 
 def test_what_is_no_folder_at_all_is_one_line(tmp_path: Path) -> None:
@@ -314,6 +356,9 @@ def test_weights_that_are_no_numbers_and_tokenizers_that_do_not_fit_are_refused(
     (directory.path / "data.json").write_text("{}")
     with pytest.raises(ValueError, match="which tokenizer"):
         write_folder(tmp_path / "out", directory, run.checkpoint)
+    other = replace(run.checkpoint, state={**run.checkpoint.state, "spec": "0123456789abcdef"})
+    with pytest.raises(ValueError, match="was saved by run 0123456789abcdef, not by run"):
+        write_folder(tmp_path / "out", run.directory, other)
     with pytest.raises(ValueError, match="license is 'two words'"):
         write_folder(tmp_path / "out", run.directory, run.checkpoint, "two words")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]

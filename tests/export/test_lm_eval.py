@@ -118,6 +118,12 @@ def test_without_a_file_the_samples_are_read(local_files: ModuleType) -> None:
     assert all(0 <= row["answer"] < len(row["choices"]) for row in rows)
 
 
+def test_only_a_line_feed_ends_a_line(local_files: ModuleType, tmp_path: Path) -> None:
+    row = {"question": "one\u2028two\x85three", "choices": ["a", "b"], "answer": 1}
+    (tmp_path / "my.jsonl").write_bytes((json.dumps(row, ensure_ascii=False) + "\r\n").encode())
+    assert list(local_files.choices(choice_file=str(tmp_path / "my.jsonl"))["test"]) == [row]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -125,6 +131,11 @@ def test_without_a_file_the_samples_are_read(local_files: ModuleType) -> None:
         ("[]", "line 1: must be a JSON object"),
         ('{"question": "a", "choices": ["b"]}', "'answer'"),
         ('{"question": "a", "choices": ["b"], "answer": 1}', "answer is 1, but must be the place of one of 1"),
+        ('{"question": "a", "choices": ["b", "c"], "answer": 0.9}', "answer is 0.9, but must be"),
+        ('{"question": "a", "choices": ["b", "c"], "answer": true}', "answer is True, but must be"),
+        ('{"question": "a", "choices": "bc", "answer": 0}', "choices a list of texts"),
+        ('{"question": "a", "choices": ["b", ""], "answer": 0}', "none of them empty"),
+        ('{"question": 3, "choices": ["b", "c"], "answer": 0}', "question must be a text"),
         ("", "is empty"),
     ],
 )

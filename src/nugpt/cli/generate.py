@@ -57,7 +57,7 @@ class Generate:
         trained = load_model(self.run_name, self.store, self.checkpoint, device)
         if self.interactive:
             return self._converse(trained, sampling)
-        self._continue(trained, trained.tokenizer.encode(self.prompt), self.prompt, sampling)
+        self._continue(trained, _ids(trained, self.prompt), self.prompt, sampling)
         return 0
 
     def _converse(self, trained: Trained, sampling: Sampling) -> int:
@@ -67,17 +67,22 @@ class Generate:
             print("a line is continued, an empty one goes on; Ctrl-C stops a text, Ctrl-D leaves", file=sys.stderr)
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - lets input() edit a line and recall earlier ones
-        tokens, line, turn = trained.tokenizer.encode(self.prompt), self.prompt, 0
+        tokens, line, turn = _ids(trained, self.prompt), self.prompt, 0
         while True:
             if line or turn:  # without a prompt the first thing is a question
-                if line:
-                    tokens = trained.tokenizer.encode(line)
                 # Another seed each turn, or a text that goes on would be drawn with the numbers it began with.
                 tokens = self._continue(trained, tokens, line, replace(sampling, seed=(sampling.seed + turn) % 2**63))
             turn += 1
-            asked = _line(on_terminal)
-            if asked is None:
-                return 0
+            while True:
+                asked = _line(on_terminal)
+                if asked is None:
+                    return 0
+                try:
+                    tokens = _ids(trained, asked) if asked else tokens
+                except ValueError as error:  # a line that is no text ends nothing
+                    print(f"nugpt: {error}", file=sys.stderr)
+                else:
+                    break
             line = asked
 
     def _continue(self, trained: Trained, tokens: list[int], shown: str, sampling: Sampling) -> list[int]:
@@ -101,6 +106,15 @@ class Generate:
                 raise
         sys.stdout.write("\n")
         return [*tokens, *made]
+
+
+def _ids(trained: Trained, text: str) -> list[int]:
+    """The tokens of a text; of none, the end-of-text after which a document begins."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Python reads bytes that are not UTF-8 as lone surrogates
+        raise ValueError(f"the text {text!a} is not UTF-8: give it in that encoding") from None
+    return trained.tokenizer.encode(text) or [trained.tokenizer.eot]
 
 
 def _line(on_terminal: bool) -> str | None:

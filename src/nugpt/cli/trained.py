@@ -40,6 +40,8 @@ def load_model(name: str, store: Path, checkpoint: str | None, device: str) -> T
     from nugpt.engines.lab.generate import load_trained, trained_model
 
     if not is_folder(name):
+        if (Path(name) / "modeling_nugpt.py").is_file():
+            raise ValueError(f"{name} is no whole exported folder: it lacks config.json")
         return load_trained(*find_checkpoint(name, store, checkpoint), device)
     if checkpoint is not None:
         raise ValueError(f"{name} is an exported folder and has one checkpoint: leave out --checkpoint {checkpoint}")

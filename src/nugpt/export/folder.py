@@ -14,7 +14,8 @@ from torch import Tensor
 from nugpt import __version__
 from nugpt.data.tokenizer import Tokenizer
 from nugpt.export.inline import MODELING_FILE
-from nugpt.spec.model import ModelConfig, parameter_shapes
+from nugpt.export.tokenizer import tokenizer_json, vocabulary_digest
+from nugpt.spec.model import ModelConfig
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store import Checkpoint
@@ -49,7 +50,12 @@ def model_config(
             "run": spec.hash,
             "step": checkpoint.step,
             "weights": weights_digest(checkpoint.model),
-            "tokenizer": {"n_ids": tokenizer.n_ids, "end_of_text": tokenizer.end_of_text, "hash": tokenizer.hash},
+            "tokenizer": {
+                "n_ids": tokenizer.n_ids,
+                "end_of_text": tokenizer.end_of_text,
+                "hash": tokenizer.hash,
+                "vocabulary": vocabulary_digest(tokenizer_json(tokenizer)),
+            },
             "spec": spec.to_dict(),
             "state": {key: value for key, value in checkpoint.state.items() if key not in _NOT_STATE},
             "record": None if record is None else _without_places(record).to_dict(),
@@ -96,18 +102,6 @@ def weights_digest(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def check_tensors(tensors: Mapping[str, Tensor], model: ModelConfig, where: str) -> None:
-    """Refuse tensors that are not those of this model, by name and shape."""
-    shapes = parameter_shapes(model)
-    for name, shape in shapes.items():
-        if name not in tensors:
-            raise ValueError(f"{where} lacks the tensor {name!r}")
-        if tuple(tensors[name].shape) != shape:
-            raise ValueError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, but must have {shape}")
-    if unknown := sorted(set(tensors) - set(shapes)):
-        raise ValueError(f"{where} has the tensor {unknown[0]!r}, which the model does not know")
 
 
 def check_vocabulary(tokenizer: Tokenizer, model: ModelConfig, where: Path) -> None:

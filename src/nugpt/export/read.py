@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,26 @@ from nugpt.export.folder import (
     FORMAT,
     MODEL_TYPE,
     WEIGHTS_FILE,
-    check_tensors,
     check_vocabulary,
     shape_fields,
     weights_digest,
 )
+from nugpt.export.tokenizer import tokenizer_json, vocabulary_digest
 from nugpt.spec.model import ModelConfig, parameter_shapes
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory, Store, load_checkpoint, save_checkpoint
 from nugpt.store.atomic import read_json
+from nugpt.store.checkpoint import check_tensors
+
+
+@dataclass(frozen=True)
+class _KeptTokenizer:
+    """What config.json says of the tokenizer that the model was trained with."""
+
+    n_ids: int
+    end_of_text: str | None  # None for plain bytes
+    vocabulary: str
 
 
 @dataclass(frozen=True)
@@ -58,14 +68,18 @@ def read_folder(path: Path) -> Exported:
     try:
         spec = RunSpec.from_dict(about["spec"])
         record = None if about["record"] is None else RunRecord.from_dict(about["record"])
-        step, state, digest = int(about["step"]), dict(about["state"]), str(about["weights"])
-        n_ids, end_of_text = int(about["tokenizer"]["n_ids"]), about["tokenizer"]["end_of_text"]
+        step, state, digest = about["step"], dict(about["state"]), str(about["weights"])
+        if type(step) is not int or not 0 <= step <= spec.steps:
+            raise ValueError(f"step is {step!r}, but must be a whole number from 0 to the run's {spec.steps}")
+        kept = _KeptTokenizer(**{field.name: about["tokenizer"][field.name] for field in fields(_KeptTokenizer)})
+        if not isinstance(kept.end_of_text, str | None):
+            raise ValueError(f"end_of_text is {kept.end_of_text!r}, but must be a token's name, or null for bytes")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config_path}: the field 'nugpt' is not as we export it: {error}") from None
     _check_config(config, spec, config_path)
     tensors = _weights(path)
     check_tensors(tensors, spec.model, str(path))
-    tokenizer = _folder_tokenizer(path, spec.model, n_ids, end_of_text)
+    tokenizer = _folder_tokenizer(path, spec.model, kept)
     unchanged = weights_digest(tensors) == digest
     wide = {name: tensors[name].to(torch.float32) for name in parameter_shapes(spec.model)}
     return Exported(spec, step, wide, tokenizer, state, record, unchanged)
@@ -81,13 +95,18 @@ def import_folder(path: Path, store_root: Path) -> tuple[RunDirectory, Exported]
         if there.step == found.step and weights_digest(there.model) == weights_digest(found.tensors):
             return directory, found
         raise ValueError(f"run {directory.path} exists with other weights: give another --store")
+    finished = directory.record() is not None  # its checkpoints were pruned
+    if finished and not found.unchanged:
+        raise ValueError(
+            f"run {directory.path} has a record, which is not of the weights in {path}: give another --store"
+        )
     Store(store_root).run(found.spec)
     if found.tokenizer.text:
         directory.keep_file(TOKENIZER_FILE, found.tokenizer.text.encode())
     data = {"content_hash": found.spec.data, "end_of_text": found.tokenizer.end_of_text, "path": None}
     directory.keep_file("data.json", json.dumps(data).encode())
     save_checkpoint(directory.checkpoints, found.step, found.tensors, {}, found.state, keep=1)
-    if found.record is not None and found.unchanged:  # the result of these weights, and of no others
+    if found.record is not None and found.unchanged and not finished:  # the result of these weights, and of no others
         directory.write_record(found.record)
     return directory, found
 
@@ -104,7 +123,7 @@ def _check_config(config: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
             raise ValueError(f"{path}: the gain of {role} is {found!r}, but must be {gain!r}, as the run's spec has it")
 
 
-def _folder_tokenizer(path: Path, model: ModelConfig, n_ids: int, end_of_text: str | None) -> Tokenizer:
+def _folder_tokenizer(path: Path, model: ModelConfig, kept: _KeptTokenizer) -> Tokenizer:
     file = path / TOKENIZER_FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -112,11 +131,15 @@ def _folder_tokenizer(path: Path, model: ModelConfig, n_ids: int, end_of_text: s
         raise ValueError(f"{path} lacks {TOKENIZER_FILE}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not a tokenizer.json: it is not UTF-8") from None
-    found = json_tokenizer(text, str(file), end_of_text)
+    found = json_tokenizer(text, str(file), kept.end_of_text)
     check_vocabulary(found, model, path)
-    if found.n_ids != n_ids:
-        raise ValueError(f"{file} has {found.n_ids} ids, but the model was trained with a tokenizer of {n_ids}")
-    return byte_tokenizer() if end_of_text is None else found
+    if found.n_ids != kept.n_ids:
+        raise ValueError(f"{file} has {found.n_ids} ids, but the model was trained with a tokenizer of {kept.n_ids}")
+    bytes_alone = vocabulary_digest(tokenizer_json(byte_tokenizer()))
+    wanted = bytes_alone if kept.end_of_text is None else kept.vocabulary
+    if vocabulary_digest(text) != wanted:
+        raise ValueError(f"{file} is another tokenizer than the model was trained with: its ids mean other texts")
+    return byte_tokenizer() if kept.end_of_text is None else found
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -40,6 +41,12 @@ def tokenizer_config(tokenizer: Tokenizer, seq_len: int) -> dict[str, Any]:
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
     }
+
+
+def vocabulary_digest(text: str) -> str:
+    """A hash of which text has which id in this tokenizer.json, however the file is laid out."""
+    ids = tokenizers.Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
+    return hashlib.sha256(json.dumps(sorted(ids.items())).encode()).hexdigest()
 
 
 def _only_offsets(post_processor: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from nugpt.export.card import model_card
 from nugpt.export.folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
-    check_tensors,
     check_vocabulary,
     generation_config,
     model_config,
@@ -21,7 +20,8 @@ from nugpt.export.inline import MODELING_FILE, modeling_code
 from nugpt.export.tokenizer import tokenizer_config, tokenizer_json
 from nugpt.spec.run import RunSpec
 from nugpt.store import Checkpoint, RunDirectory
-from nugpt.store.atomic import read_json, sync_directory, sync_file, write_json
+from nugpt.store.atomic import sync_directory, sync_file, write_json
+from nugpt.store.checkpoint import check_checkpoint
 
 
 def write_folder(out: Path, directory: RunDirectory, checkpoint: Checkpoint, license_name: str | None = None) -> None:
@@ -34,7 +34,8 @@ def write_folder(out: Path, directory: RunDirectory, checkpoint: Checkpoint, lic
         raise ValueError(f"license is {license_name!r}, but must be the short name of one, as apache-2.0")
     if spec.model.architecture != "normalized":
         raise ValueError(f"architecture is {spec.model.architecture!r}, but only 'normalized' models are exported")
-    check_tensors(checkpoint.model, spec.model, f"checkpoint at step {checkpoint.step} of {directory.path}")
+    where = f"checkpoint at step {checkpoint.step} of {directory.path}"
+    check_checkpoint(checkpoint.model, checkpoint.state, spec, where)
     for name, tensor in checkpoint.model.items():
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} at step {checkpoint.step} of {directory.path} is not finite: the run diverged")
@@ -72,9 +73,6 @@ def write_folder(out: Path, directory: RunDirectory, checkpoint: Checkpoint, lic
 
 def _tokenizer(directory: RunDirectory, spec: RunSpec) -> Tokenizer:
     """The tokenizer kept with a run, refused when the model has no row for one of its ids."""
-    about = read_json(directory.path / "data.json")
-    if not isinstance(about, dict) or "end_of_text" not in about:
-        raise ValueError(f"{directory.path / 'data.json'} does not say which tokenizer the run's data had")
-    tokenizer = stored_tokenizer(directory.path, about["end_of_text"])
+    tokenizer = stored_tokenizer(directory.path, directory.end_of_text())
     check_vocabulary(tokenizer, spec.model, directory.path)
     return tokenizer

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nugpt.spec.model import ModelConfig, parameter_shapes
+from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, sync_directory, sync_file, write_json
 
 if TYPE_CHECKING:
@@ -136,6 +138,25 @@ def load_checkpoint(step_dir: Path) -> Checkpoint:
             raise ValueError(f"checkpoint file {path} cannot be read: {error}") from None
     content = "".join(checksums[name] for name in _FILES)
     return Checkpoint(state["step"], tensors[0], tensors[1], state, hashlib.sha256(content.encode()).hexdigest()[:16])
+
+
+def check_checkpoint(tensors: Mapping[str, Tensor], state: Mapping[str, Any], spec: RunSpec, where: str) -> None:
+    """Refuse weights that are not those of this run's model, by name and shape, or were saved by another run."""
+    check_tensors(tensors, spec.model, where)
+    if state.get("spec", spec.hash) != spec.hash:
+        raise ValueError(f"{where} was saved by run {state['spec']}, not by run {spec.hash}")
+
+
+def check_tensors(tensors: Mapping[str, Tensor], model: ModelConfig, where: str) -> None:
+    """Refuse tensors that are not those of this model, by name and shape."""
+    shapes = parameter_shapes(model)
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise ValueError(f"{where} lacks the tensor {name!r}")
+        if tuple(tensors[name].shape) != shape:
+            raise ValueError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, but must have {shape}")
+    if unknown := sorted(set(tensors) - set(shapes)):
+        raise ValueError(f"{where} has the tensor {unknown[0]!r}, which the model does not know")
 
 
 def _by_step(directory: Path) -> list[Path]:

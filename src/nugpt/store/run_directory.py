@@ -122,6 +122,15 @@ class RunDirectory:
         if not (self.path / name).is_file():
             write_bytes(self.path / name, content)
 
+    def end_of_text(self) -> str | None:
+        """What the tokenizer kept with the run calls the end of a document, None for plain bytes."""
+        path = self.path / "data.json"
+        about = read_json(path) if path.is_file() else None
+        if not isinstance(about, dict) or not isinstance(about.get("end_of_text", 0), str | None):
+            raise ValueError(f"{path} does not say which tokenizer the run's data had")
+        name: str | None = about["end_of_text"]
+        return name
+
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to the metrics, a JSON object a line, forced to disk."""
         text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)

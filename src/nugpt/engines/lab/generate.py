@@ -16,7 +16,7 @@ from nugpt.core.init import build, gains
 from nugpt.data.tokenizer import Tokenizer, stored_tokenizer
 from nugpt.spec.run import RunSpec
 from nugpt.store import Checkpoint, RunDirectory, latest_checkpoint, load_checkpoint
-from nugpt.store.atomic import read_json
+from nugpt.store.checkpoint import check_checkpoint
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def load_trained(directory: RunDirectory, checkpoint: str | None = None, device:
     """The model of a run at its newest checkpoint, or at the one named (`step-000000120`)."""
     spec = directory.spec()
     found = _checkpoint(directory, checkpoint)
-    about = read_json(directory.path / "data.json")
-    tokenizer = stored_tokenizer(directory.path, about["end_of_text"])
+    check_checkpoint(found.model, found.state, spec, f"checkpoint at step {found.step} of {directory.path}")
+    tokenizer = stored_tokenizer(directory.path, directory.end_of_text())
     return trained_model(spec, found.model, tokenizer, found.step, device)
 
 
