@@ -338,13 +338,10 @@ def _estimates(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> l
         "multiplier-slope": _multiplier_slope,
         "lerp-slope": _lerp_slope,
         "lerp-spread": _lerp_spread,
-<<<<<<< HEAD
         "shift": _shifts,
         "edge-shift": _shifts,
-=======
         "alignment": _alignment,
         "alignment-fall": _alignment,
->>>>>>> measure
     }
     return kinds[rule.kind](rule, found, noise) if rule.kind in kinds and found else []
 

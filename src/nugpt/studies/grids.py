@@ -176,15 +176,4 @@ def alignment_curves(
     """One learning rate for each width: the runs in which alignment exponents are measured, the output's over seeds."""
     scale = scale_named(scale_name)
     sizes = [Size(WIDTHS_LAYERS[scale.name], h, fixed_steps(scale)) for h in heads[scale.name]]
-<<<<<<< HEAD
-=======
     return tuple(curve(scale, setting, table, size, log2_lrs=(expected(scale, table, size),)) for size in sizes)
-
-
-def with_width_exponent(table: Parametrization, exponent: F, name: str) -> Parametrization:
-    """The same table with η_hidden and η_output ∝ m_width^exponent, under another name."""
-    rows = dict(table.rows)
-    for role in ("hidden", "output"):
-        rows[role] = replace(rows[role], lr=replace(rows[role].lr, width=exponent))
-    return replace(table, name=name, rows=rows)
->>>>>>> measure
