@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -506,3 +507,30 @@ def test_a_signal_at_the_last_step_is_heeded_once_the_record_is_there(dataset: T
     assert record is not None
     assert record.status == "done"
     assert record.steps == spec.steps
+
+
+def test_checkpoints_lie_a_minute_apart_unless_asked_for_by_steps(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.engines.lab import loop
+
+    spec = make_spec(dataset)
+    saved: list[int] = []
+    original = loop._save
+
+    def note(state: Any, *rest: Any) -> None:
+        saved.append(state.step)
+        original(state, *rest)
+
+    monkeypatch.setattr(loop, "_save", note)
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 0.0)  # the run takes no time at all
+    loop.execute([spec], Store(tmp_path / "at once"), dataset, Options(device="cpu"))
+    assert saved == [24]
+    saved.clear()
+    loop.execute([spec], Store(tmp_path / "asked for"), dataset, Options(device="cpu", checkpoint_every=8))
+    assert saved == [8, 16, 24]
+    saved.clear()
+    looks = itertools.count()
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 2 * loop.SAVE_APART_S * next(looks))
+    loop.execute([spec], Store(tmp_path / "slowly"), dataset, Options(device="cpu"))
+    assert saved == list(range(3, 25, 3))  # ten per run, as near as 24 steps allow

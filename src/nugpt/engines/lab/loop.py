@@ -41,6 +41,9 @@ from nugpt.store.meeting import START, meetings
 from nugpt.store.run_directory import ENDED
 
 EMA_BETA = 0.95  # of the validation loss, as in the paper
+# Unless asked for by steps, checkpoints lie at least this far apart: fifteen replicas of a small model take seconds to
+# save, and a short sweep would spend more time on saving than a lost worker costs.
+SAVE_APART_S = 60.0
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: no failure, and not to be handled as one
@@ -185,18 +188,18 @@ def _train(
     for run in runs:
         _keep_tokenizer(run.directory, dataset)
     progress.start(state.step, spec.steps)
-    clock = time.monotonic()
+    clock = saved_at = time.monotonic()
 
     def save(replicas: Iterable[int]) -> None:
         """A checkpoint of each of these replicas; the time since the last one is theirs."""
-        nonlocal clock
+        nonlocal clock, saved_at
         now = time.monotonic()
         for run in runs:
             run.wall_s += now - clock
         for r in replicas:
             hooks.guard()
             _save(state, r, runs[r], options.keep)
-        clock = time.monotonic()
+        clock = saved_at = time.monotonic()
 
     def finish(replicas: list[int], status: str) -> None:
         """The records of these replicas."""
@@ -236,7 +239,8 @@ def _train(
             if stop.signal_number is not None and state.step < spec.steps:
                 save(left)
                 raise Interrupted(state.step, stop.signal_number)
-            if state.step % save_every == 0 and state.step < spec.steps:
+            due = options.checkpoint_every is not None or time.monotonic() - saved_at >= SAVE_APART_S
+            if due and state.step % save_every == 0 and state.step < spec.steps:
                 save(left)
             # What has ended costs nothing more; a compiled program is made anew only when that halves the work.
             if len(left) < len(runs) and (not compiled or len(left) <= len(runs) // 2):

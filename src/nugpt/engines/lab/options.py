@@ -25,7 +25,7 @@ class Options:
     attention: str = "folded"
     loss: str = "chunked"
     micro_batch: int | None = None  # sequences per forward and backward; None: the whole batch at once
-    checkpoint_every: int | None = None  # steps; None: ten times a run
+    checkpoint_every: int | None = None  # steps; None: ten times a run, at least a minute apart
     keep: int = 2  # checkpoints kept
     log_every: int | None = None  # steps; None: two hundred rows a run
     threads: int | None = None  # CPU threads; None: torch's own choice
