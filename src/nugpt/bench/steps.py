@@ -51,8 +51,8 @@ def lab_shapes(architecture: str) -> list[Shape]:
 
 def host_shapes(architecture: str) -> list[Shape]:
     """What a CPU can time in seconds."""
-    model = ModelConfig(2, 2, 48, 1024, 128, architecture=architecture)
-    return [Shape(f"d_model 96, R = {replicas}", model, 8, replicas) for replicas in (1, 4)]
+    model = ModelConfig(2, 2, 48, 512, 64, architecture=architecture)
+    return [Shape(f"d_model 96, R = {replicas}", model, 4, replicas) for replicas in (1, 4)]
 
 
 def bench_step(shape: Shape, device: torch.device, options: Options, runs: int = 10) -> dict[str, Any]:

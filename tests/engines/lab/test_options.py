@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -45,3 +46,42 @@ def test_the_device_and_compiling_by_default() -> None:
         assert Options().compiles(device) is (device.type == "cuda")
         assert Options(compile=True).compiles(device) is True
         assert Options(compile=False).compiles(device) is False
+
+
+@pytest.mark.parametrize(
+    ("kernels", "compile", "device", "architecture", "triton", "expected"),
+    [
+        ("auto", None, "cuda", "normalized", True, "fused"),
+        ("auto", None, "cuda", "prenorm", True, "fused"),
+        ("auto", None, "cuda", "prenorm-qknorm", True, "plain"),
+        ("auto", None, "cuda", "normalized", False, "plain"),
+        ("auto", None, "cpu", "normalized", True, "plain"),
+        ("auto", True, "cuda", "normalized", True, "plain"),  # to compile is to want the plain functions
+        ("plain", None, "cuda", "normalized", True, "plain"),
+        ("fused", None, "cuda", "normalized", True, "fused"),
+    ],
+)
+def test_which_kernels_run(
+    kernels: str,
+    compile: bool | None,
+    device: str,
+    architecture: str,
+    triton: bool,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if triton else None)
+    options = Options(kernels=kernels, compile=compile)
+    found = options.kernels_on(torch.device(device), architecture)
+    assert found == expected
+    assert options.compiles(torch.device(device), found) is (found == "plain" and (compile or device == "cuda"))
+
+
+def test_fused_kernels_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="Triton is not installed"):
+        Options(kernels="fused").kernels_on(torch.device("cuda"), "normalized")
+    with pytest.raises(ValueError, match="'prenorm-qknorm'"):
+        Options(kernels="fused").kernels_on(torch.device("cuda"), "prenorm-qknorm")
+    with pytest.raises(ValueError, match="'quick', but must be one of auto, plain, fused"):
+        Options(kernels="quick")

@@ -1,0 +1,57 @@
+"""Timing of steps: what is counted, and that the two models of a pair are of one shape."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nugpt.bench import timing
+from nugpt.bench.steps import Shape, bench_pair, host_shapes, lab_shapes, paper_shapes
+from nugpt.bench.timing import ceilings, timed
+from nugpt.engines.lab.options import Options
+from nugpt.spec.model import ModelConfig, flops_per_token
+
+CPU = torch.device("cpu")
+
+
+def test_the_median_and_the_spread_of_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps = iter([0.0, 0.005, 1.0, 1.001, 2.0, 2.003, 3.0, 3.009])  # 5, 1, 3 and 9 ms
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(stamps))
+    calls = []
+    found = timed(lambda: calls.append(1), CPU, runs=4, warm_up=2)
+    assert len(calls) == 6
+    assert found.runs == 4
+    assert (found.median, found.low, found.high) == pytest.approx((4.0, 1.0, 9.0))
+
+
+def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelConfig(1, 2, 8, 32, 16, d_mlp=24)
+    pair = (
+        Shape("small", model, 2, 3),
+        Shape("small", ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), 2, 3),
+    )
+    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), runs=2)
+    assert (ours["architecture"], plain["architecture"]) == ("normalized", "prenorm")
+    tokens, ms = 3 * 2 * 16, ours["ms"]["median"]
+    assert ours["tokens_per_step"] == tokens
+    assert ours["tokens_per_ms"] == pytest.approx(tokens / ms)
+    assert ours["ms_per_replica"] == pytest.approx(ms / 3)
+    assert ours["tflops"] == pytest.approx(tokens * flops_per_token(model) / (ms * 1e-3) / 1e12)
+    assert ours["against_plain"] == pytest.approx(plain["ms"]["median"] / ms)
+    assert ours["kernels"] == "plain"
+    assert 2.0 < ours["loss"] < 5.0  # log 32 is 3.5: steps were really taken
+
+
+@pytest.mark.parametrize("shapes", [paper_shapes, lab_shapes, host_shapes])
+def test_both_models_of_a_pair_have_the_same_shape(shapes: object) -> None:
+    assert callable(shapes)
+    for ours, plain in zip(shapes("normalized"), shapes("prenorm"), strict=True):
+        assert (ours.name, ours.batch, ours.replicas) == (plain.name, plain.batch, plain.replicas)
+        differing = {k for k, v in ours.model.to_dict().items() if plain.model.to_dict()[k] != v}
+        assert differing == {"architecture"}
+
+
+def test_ceilings_are_rates() -> None:
+    found = ceilings(CPU)
+    assert 1e-4 < found["product_tflops"] < 10
+    assert 1e-4 < found["copy_tbps"] < 10

@@ -1,0 +1,51 @@
+"""`nugpt bench` as a user types it, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nugpt.bench import steps
+from nugpt.cli.main import main
+from nugpt.spec.model import ModelConfig
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shapes(architecture: str) -> list[steps.Shape]:
+        return [steps.Shape("small", ModelConfig(1, 2, 8, 32, 16, d_mlp=24, architecture=architecture), 2)]
+
+    monkeypatch.setattr(steps, "host_shapes", shapes)
+
+
+def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "lab", "kernels", "--device", "cpu", "--runs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "ceilings: product" in printed
+    assert "νGPT" in printed
+    assert "small: νGPT runs at" in printed
+    assert "kernels: there is no CUDA device" in printed
+
+
+def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "bench.json"
+    command = ["bench", "lab", "--device", "cpu", "--runs", "2", "--json", "--out", str(out)]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(out.read_text())
+    assert [row["architecture"] for row in found["lab"]] == ["normalized", "prenorm"]
+    assert all(row["ms"]["runs"] == 2 for row in found["lab"])
+    assert found["environment"]["torch"]
+    assert main(command) == 2  # what is there is not overwritten
+    assert str(out) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--runs", "0"], ["--device", "tpu"], ["--kernels", "quick"]])
+def test_mistakes_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "lab", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("nugpt: error: ")
+    assert error.count("\n") == 1
+    assert arguments[1] in error
