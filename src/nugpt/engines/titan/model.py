@@ -20,6 +20,7 @@ from nugpt.core.baseline import Baseline, RMSNorm
 from nugpt.core.decoder import Decoder, Matrix
 from nugpt.core.init import gains, initial_value
 from nugpt.core.transformer import Rescaler, Transformer
+from nugpt.engines.titan.layout import own_part
 from nugpt.engines.titan.vocabulary import spread_loss
 from nugpt.spec.model import flops_per_token, total_parameters
 from nugpt.spec.run import RunSpec
@@ -186,19 +187,3 @@ def model_config(spec: RunSpec, attention: str, loss: str) -> Any:
     """What TorchTitan builds this run's model from."""
     kind = TitanTransformer if spec.model.architecture == "normalized" else TitanBaseline
     return kind.Config(spec=spec, attention=attention, loss=loss)
-
-
-def own_part(value: Tensor, like: Tensor) -> Tensor:
-    """This rank's part of a whole tensor, laid out as `like` is."""
-    if not isinstance(like, DTensor):
-        return value
-    mesh = like.device_mesh
-    # FSDP2 shards what tensor parallelism left of a tensor, so the last axis of the mesh cuts first.
-    for dim in reversed(range(mesh.ndim)):
-        placement = like.placements[dim]
-        if placement.is_shard():
-            axis: int = placement.dim  # type: ignore[attr-defined]
-            pieces = value.chunk(mesh.size(dim), axis)
-            rank = mesh.get_local_rank(dim)
-            value = pieces[rank] if rank < len(pieces) else value.narrow(axis, 0, 0)
-    return value

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from nugpt.core.sphere import retract_tensor_
+from nugpt.engines.titan.layout import cut_axis
 from nugpt.spec.roles import Roles
 
 NamedParameters = Iterable[tuple[str, Tensor]]
@@ -51,7 +52,7 @@ def _lengths(named_parameters: NamedParameters, roles: Roles) -> list[tuple[Tens
         dims = tuple(
             dim
             for dim, placement in enumerate(parameter.placements)
-            if placement.is_shard() and placement.dim == axis and mesh.size(dim) > 1  # type: ignore[attr-defined]
+            if cut_axis(placement) == axis and mesh.size(dim) > 1
         )
         if dims:
             spread.setdefault((mesh, dims), []).append((parameter.to_local(), axis))
