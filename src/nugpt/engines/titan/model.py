@@ -21,7 +21,7 @@ from nugpt.core.decoder import Decoder, Matrix
 from nugpt.core.init import gains, initial_value
 from nugpt.core.transformer import Rescaler, Transformer
 from nugpt.engines.titan.layout import own_part
-from nugpt.engines.titan.vocabulary import spread_loss
+from nugpt.engines.titan.vocabulary import spread_lookup, spread_loss
 from nugpt.spec.model import flops_per_token, total_parameters
 from nugpt.spec.run import RunSpec
 
@@ -73,6 +73,19 @@ class _OwnNorm(_OwnVector):
         return self._own("weight")
 
 
+class Embedding(nn.Embedding):
+    """E_in, whose rows tensor parallelism spreads over ranks."""
+
+    tp_group: Any
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """The row of every token."""
+        if not isinstance(self.weight, DTensor):
+            return super().forward(tokens_BT)
+        # Not by torch's own RowwiseParallel: what it returns loses its gradient on the way into a compiled block.
+        return spread_lookup(tokens_BT, _own_rows(self.weight), self.tp_group)
+
+
 class Unembedding(Matrix):
     """E_out together with the loss, so that FSDP2 gathers the matrix where it is used and nowhere else."""
 
@@ -84,12 +97,17 @@ class Unembedding(Matrix):
         weight = self.weight
         if not isinstance(weight, DTensor):
             return self.loss(h_MD, weight, scale_V, targets_M)
-        own = weight.to_local(grad_placements=list(weight.placements))
+        own = _own_rows(weight)
         if scale_V.shape[0] != own.shape[0]:  # one number for all: this rank needs as many as it has rows
             scale_V = scale_V[: own.shape[0]]
         return spread_loss(h_MD, own, scale_V, targets_M, self.tp_group)
 
 
+def _own_rows(weight: DTensor) -> Tensor:
+    return weight.to_local(grad_placements=list(weight.placements))
+
+
+_ENDS: dict[str, type] = {"E_in": Embedding, "E_out": Unembedding}
 _MADE: dict[type, type] = {}
 
 
@@ -136,7 +154,7 @@ class TitanModel(BaseModel, Decoder):
         self.spec = config.spec
         for name, child in self.named_modules():
             if name:
-                child.__class__ = _with_protocol(Unembedding if name == "E_out" else type(child))
+                child.__class__ = _with_protocol(_ENDS.get(name, type(child)))
             if name.endswith(("attention.q_norm", "attention.k_norm")):
                 child.parts_over_tp = True  # one vector for the heads of all ranks
         self.E_out.loss = self.loss

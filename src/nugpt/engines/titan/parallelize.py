@@ -78,13 +78,14 @@ def parallelize(
 
 def _cut(model: TitanModel, tp: Any) -> None:
     """Tensor parallelism of the matrices."""
-    plan: dict[str, Any] = {"E_in": RowwiseParallel(input_layouts=Replicate())}
+    plan: dict[str, Any] = {}
     for i in range(len(model.blocks)):
         plan |= {f"blocks.{i}.{name}": ColwiseParallel() for name in OUTPUT_CUT}
         plan |= {f"blocks.{i}.{name}": RowwiseParallel() for name in INPUT_CUT}
     parallelize_module(model, tp, plan)
-    model.E_out.tp_group = tp.get_group()
-    model.E_out.weight = _laid_out(model.E_out.weight, tp, [Shard(0)])
+    for end in (model.E_in, model.E_out):
+        end.tp_group = tp.get_group()
+        end.weight = _laid_out(end.weight, tp, [Shard(0)])
 
 
 def _lay_out_vectors(model: TitanModel, mesh: Any) -> None:

@@ -1,4 +1,4 @@
-"""The loss of an unembedding whose vocabulary is spread over the ranks of a group, in chunks of tokens.
+"""A vocabulary that is spread over the ranks of a group: looking tokens up, and the loss of an unembedding.
 
 Shapes: M tokens, D d_model, W the rank's share of the vocabulary. The definition is kernels/cross_entropy.py's `plain`.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from nugpt.kernels.cross_entropy import CHUNK_LOGITS
@@ -42,6 +43,14 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return grad, None
+
+
+def spread_lookup(tokens_BT: Tensor, weight_WD: Tensor, group: Any) -> Tensor:
+    """The embedding of every token, of which this rank has the rows of its share of the vocabulary."""
+    at_BT = tokens_BT - dist.get_rank(group) * weight_WD.shape[0]
+    ours_BT = (at_BT >= 0) & (at_BT < weight_WD.shape[0])
+    h_BTD = functional.embedding(at_BT.clamp(0, weight_WD.shape[0] - 1), weight_WD)
+    return _Sum.apply(torch.where(ours_BT.unsqueeze(-1), h_BTD, 0.0), group)
 
 
 def spread_loss(h_MD: Tensor, weight_WD: Tensor, scale_W: Tensor, targets_M: Tensor, group: Any) -> Tensor:
