@@ -12,7 +12,8 @@ from nugpt.engines.lab.loop import Interrupted
 from nugpt.engines.titan.execute import Refused, Request, execute
 from nugpt.engines.titan.options import ACTIVATIONS, RESHARD, TitanOptions
 
-RANK = int(os.environ.get("RANK", "0"))
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Refused:
         return 2
     except Interrupted as stopped:
-        if RANK == 0:
+        if _is_first():
             print(f"nugpt: {stopped}", file=sys.stderr)
         return 128 + stopped.signal_number
     except (ValueError, FileNotFoundError, PermissionError) as error:
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _complain(problem: object) -> None:
-    if RANK == 0:
+    if _is_first():
         print(f"nugpt: error: {' '.join(str(problem).split())}", file=sys.stderr, flush=True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     )
 }
 _ALLOWED |= {("torch", str(kind).removeprefix("torch.")): kind for kind in (torch.float32, torch.bfloat16)}
+# Where it was written, which nothing here reads: as plain text, whatever the version of Python that wrote it.
+_ALLOWED |= {(module, "PosixPath"): lambda *parts: "/".join(parts) for module in ("pathlib", "pathlib._local")}
 _ALLOWED[("torch.serialization", "_get_layout")] = lambda name: {"torch.strided": torch.strided}[name]
 
 
@@ -101,7 +104,9 @@ def load_tensors(directory: Path, wanted: dict[str, Any] | None = None) -> dict[
     if wanted is None:
         wanted = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in found.items()}
     try:
-        dcp.load(wanted, storage_reader=Reader(directory), planner=TensorPlanner(), no_dist=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is one process alone, which is what is wanted
+            dcp.load(wanted, storage_reader=Reader(directory), planner=TensorPlanner(), no_dist=True)
     except (dcp.api.CheckpointException, OSError, RuntimeError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise ValueError(f"checkpoint {directory} cannot be read: {reason}") from None
@@ -110,7 +115,9 @@ def load_tensors(directory: Path, wanted: dict[str, Any] | None = None) -> dict[
 
 def save_tensors(directory: Path, tensors: dict[str, Tensor]) -> None:
     """Write whole tensors as a distributed checkpoint, in this process alone."""
-    dcp.save(tensors, checkpoint_id=str(directory), no_dist=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        dcp.save(tensors, checkpoint_id=str(directory), no_dist=True)
 
 
 def read_state(directory: Path) -> dict[str, Any]:
