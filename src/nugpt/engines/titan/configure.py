@@ -46,7 +46,6 @@ class Job:
 def settings(job: Job) -> dict[str, Any]:
     """The fields of a `Trainer.Config` for this job."""
     spec, options, mesh = job.spec, job.options, job.mesh
-    activations: dict[str, Any] = {"none": None, "selective": Selective.Config(), "full": FullAC.Config()}
     return {
         "model_spec": model_spec(spec, options),
         "dump_folder": str(job.directory),
@@ -70,12 +69,18 @@ def settings(job: Job) -> dict[str, Any]:
         "checkpoint": Checkpoints.Config(
             enable=True, folder=FOLDER, keep_latest_k=0, last_save_model_only=False, initial_load_model_only=False
         ),
-        "activation_checkpoint": activations[options.activations],
+        "activation_checkpoint": activation_config(options),
         "compile": CompileConfig(enable=job.compiles),
         "comm": CommConfig(init_timeout_seconds=options.timeout, trace_buf_size=0),
         "debug": DebugConfig(seed=0, enable_structured_logging=False),  # our initial values use no global generator
         "hf_assets_path": ".",
     }
+
+
+def activation_config(options: TitanOptions) -> Any:
+    """What the backward pass computes again."""
+    kinds: dict[str, Any] = {"none": None, "selective": Selective.Config(), "full": FullAC.Config()}
+    return kinds[options.activations]
 
 
 def parallelism(options: TitanOptions, mesh: Mesh) -> ParallelismConfig:
