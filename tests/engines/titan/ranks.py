@@ -80,6 +80,15 @@ def run(arguments: list[str], ranks: int, log: Path) -> list[int]:
     return [process.exitcode for process in processes if process.exitcode is not None]
 
 
+def command(arguments: list[str], log: Path) -> tuple[int, str, str]:
+    """`nugpt ARGUMENTS` in a process of its own: exit status, standard output, standard error."""
+    process = _SERVER.Process(target=_command, args=(arguments, str(log)))
+    process.start()
+    process.join(240)
+    assert process.exitcode is not None
+    return process.exitcode, *(Path(f"{log}.{name}").read_text(encoding="utf-8") for name in ("out", "err"))
+
+
 def said(log: Path, ranks: int) -> list[str]:
     """What each rank printed."""
     return [Path(f"{log}.{rank}").read_text(encoding="utf-8") for rank in range(ranks)]
@@ -97,6 +106,19 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _command(arguments: list[str], log: str) -> None:
+    from nugpt.cli.main import main
+
+    for number, name in ((1, "out"), (2, "err")):
+        with open(f"{log}.{name}", "w", encoding="utf-8") as file:
+            os.dup2(file.fileno(), number)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    status = main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _run(arguments: list[str], rank: int, ranks: int, port: int, log: str) -> None:

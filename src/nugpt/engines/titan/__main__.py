@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     debug = given.pop("debug")
     try:
-        own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision")}
+        own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision", "wait")}
         record = execute(Request(options=TitanOptions(**given), **own), lambda text: print(text, flush=True))
     except Refused:
         return 2
@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     add("store", "where runs are kept, a directory each (default: runs)", type=Path, default=Path("runs"))
     add("seed", "of initial weights and data order; by default the recipe's", type=int)
     add("precision", "of matrix products, float32 or bfloat16; by default the recipe's")
+    add("wait", "seconds to wait for a process that still has the run", type=float, default=0.0)
     add("device", "auto, cpu or cuda", default=defaults.device)
     add("tp", "ranks that share each matrix product (tensor parallelism)", type=int, default=defaults.tp)
     add("replicate", "groups of ranks with a whole model each", type=int, default=defaults.replicate)

@@ -22,7 +22,7 @@ from nugpt.engines.titan.options import TitanOptions, mesh_of
 from nugpt.spec.recipe import load_recipe
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
-from nugpt.store import Store
+from nugpt.store import RunDirectory, Store
 from nugpt.store.claims import holding
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Request:
     options: TitanOptions = TitanOptions()
     seed: int | None = None  # instead of the recipe's
     precision: str | None = None
+    wait: float = 0.0  # seconds to wait for a process that still has the run, as one on a lost node seems to
 
 
 class Refused(Exception):
@@ -62,7 +63,7 @@ def execute(request: Request, say: Callable[[str], None] = print) -> RunRecord |
     try:
         _agree(problem)
         assert job is not None
-        return _train(job, Store(request.store), say if rank == 0 else lambda text: None)
+        return _train(job, Store(request.store), request.wait, say if rank == 0 else lambda text: None)
     finally:
         dist.destroy_process_group()
 
@@ -126,7 +127,7 @@ def _agree(problem: str | None) -> None:
     raise ValueError(text if rank == 0 else f"rank {rank}: {text}")
 
 
-def _train(job: Job, store: Store, say: Callable[[str], None]) -> RunRecord | None:
+def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> RunRecord | None:
     """Rank 0 holds the run while all train it."""
     from nugpt.engines.titan.configure import settings
     from nugpt.engines.titan.trainer import Observer, RunTrainer, lerp
@@ -141,7 +142,7 @@ def _train(job: Job, store: Store, say: Callable[[str], None]) -> RunRecord | No
                 directory = store.run(job.spec)
                 found = directory.record()
                 ended = found if found is not None and found.status in ("done", "diverged") else None
-                observer.guard = stack.enter_context(holding([directory]))
+                observer.guard = _hold(stack, directory, wait)
             except (ValueError, OSError) as error:
                 problem = " ".join(str(error).split())
         _agree(problem)
@@ -155,6 +156,18 @@ def _train(job: Job, store: Store, say: Callable[[str], None]) -> RunRecord | No
             return trainer.run(observer)
         finally:
             trainer.close()
+
+
+def _hold(stack: ExitStack, directory: RunDirectory, wait: float) -> Callable[[], None]:
+    """Take the run, once whoever had it gives it back or has been silent for long enough."""
+    give_up = time.monotonic() + wait
+    while True:
+        try:
+            return stack.enter_context(holding([directory]))
+        except ValueError:
+            if time.monotonic() >= give_up:
+                raise
+        time.sleep(min(5.0, wait))
 
 
 def _same_for_all(fact: bool) -> bool:
