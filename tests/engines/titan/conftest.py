@@ -1,10 +1,10 @@
 """One small data set and its lab run for all tests of the titan engine."""
 
 import pytest
-
-from nugpt.data import TokenDataset
 from tests.engines.small import make_dataset
 from tests.engines.titan.ranks import Place
+
+from nugpt.data import TokenDataset
 
 
 @pytest.fixture(scope="session")

@@ -12,16 +12,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests.engines.small import make_spec
+
 from nugpt.data import TokenDataset
 from nugpt.spec.recipe import recipe_of
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory
-from tests.engines.small import make_spec
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.engines.titan.preloaded"])
 
-# Two octaves below the best rate of these 20 steps, which is near 2^-2: above it rounding errors grow from step to step.
+# Two octaves below the best rate of these 20 steps, which is near 2^-2: above it rounding errors grow with the steps.
 LR = 2**-4
 STEPS = 20
 

@@ -8,11 +8,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-
-from nugpt.cli.main import main
-from nugpt.data import TokenDataset
-from nugpt.sweep.executors.slurm import SlurmOptions
-from nugpt.sweep.executors.torchrun import Nodes, job_script
 from tests.engines.titan.ranks import Place, make_run, rows
 from tests.sweep.test_slurm import (  # noqa: F401 - fixtures
     Cluster,
@@ -21,6 +16,11 @@ from tests.sweep.test_slurm import (  # noqa: F401 - fixtures
     tell,
     until,
 )
+
+from nugpt.cli.main import main
+from nugpt.data import TokenDataset
+from nugpt.sweep.executors.slurm import SlurmOptions
+from nugpt.sweep.executors.torchrun import Nodes, job_script
 
 
 def launch(place: Place, spec: object, *more: str) -> list[str]:

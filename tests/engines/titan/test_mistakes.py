@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.engines.titan.ranks import Place, make_run, run, said
 
 from nugpt.data import TokenDataset
 from nugpt.spec.run import RunSpec
-from tests.engines.titan.ranks import Place, make_run, run, said
 
 pytestmark = pytest.mark.titan
 

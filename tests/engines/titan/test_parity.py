@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.engines.small import directory_of, train
+from tests.engines.titan.ranks import STEPS, Place, make_run, rows, run
 
 from nugpt.data import TokenDataset
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory
-from tests.engines.small import directory_of, train
-from tests.engines.titan.ranks import STEPS, Place, make_run, rows, run
 
 pytestmark = pytest.mark.titan
 
@@ -43,14 +43,19 @@ def lab(dataset: TokenDataset, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 def assert_same(ours: RunDirectory, labs: RunDirectory, loss: float = SAME) -> None:
-    for kind, names in {"train": ("loss", "grad_norm", "lr_multiplier"), "validation": ("val_loss", "val_loss_ema")}.items():
+    for kind, names in {
+        "train": ("loss", "grad_norm", "lr_multiplier"),
+        "validation": ("val_loss", "val_loss_ema"),
+    }.items():
         mine, theirs = rows(ours, kind), rows(labs, kind)
         assert list(mine) == list(theirs)
         for step, row in theirs.items():
             for name in names:
                 assert mine[step][name] == pytest.approx(row[name], abs=loss), (kind, step, name)
     for step, row in rows(labs, "validation").items():
-        assert rows(ours, "validation")[step]["val_loss_by_source"] == pytest.approx(row["val_loss_by_source"], abs=loss)
+        assert rows(ours, "validation")[step]["val_loss_by_source"] == pytest.approx(
+            row["val_loss_by_source"], abs=loss
+        )
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -65,7 +70,12 @@ def test_same_losses_as_the_lab_engine(mesh: str, place: Place, dataset: TokenDa
     mine, theirs = ours.record(), labs.record()
     assert mine is not None
     assert theirs is not None
-    assert (mine.status, mine.steps, mine.tokens, mine.flops) == (theirs.status, theirs.steps, theirs.tokens, theirs.flops)
+    assert (mine.status, mine.steps, mine.tokens, mine.flops) == (
+        theirs.status,
+        theirs.steps,
+        theirs.tokens,
+        theirs.flops,
+    )
     assert mine.val_loss == pytest.approx(theirs.val_loss, abs=SAME)
     assert mine.resolved == theirs.resolved
     for role in ("alpha_A", "alpha_M"):
@@ -97,4 +107,6 @@ def test_products_in_bfloat16_with_float32_masters(place: Place, dataset: TokenD
     # Weights of 0.1 in bfloat16 would be off the sphere by up to 2e-3: the masters are not.
     assert max(row["norm_error"] for row in rows(ours, "train").values()) < ON_THE_SPHERE
     in_float32 = make_run(dataset)
-    assert rows(ours, "train")[STEPS]["loss"] != pytest.approx(rows(lab["of"](in_float32), "train")[STEPS]["loss"], abs=SAME)
+    assert rows(ours, "train")[STEPS]["loss"] != pytest.approx(
+        rows(lab["of"](in_float32), "train")[STEPS]["loss"], abs=SAME
+    )

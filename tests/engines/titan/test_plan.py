@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.titan.ranks import command
 
 from nugpt.spec import preset
 from nugpt.spec.model import parameter_shapes
 from nugpt.spec.parametrization import parametrization
 from nugpt.spec.run import RunSpec
-from tests.engines.titan.ranks import command
 
 pytestmark = pytest.mark.titan
 
@@ -27,7 +27,7 @@ def planned(tmp_path: Path, *words: str) -> tuple[int, Any]:
 
 
 def state_bytes(name: str, shard: int, tp: int) -> int:
-    """16 bytes per parameter of rank 0, counted by hand: matrices are cut by both, vectors by tensor parallelism alone."""
+    """16 bytes per parameter of rank 0, counted by hand: both cut matrices, tensor parallelism alone cuts vectors."""
     whole_everywhere = ("alpha_A.stored", "alpha_M.stored")
     _, model = preset(name)
     numbers = 0
@@ -88,7 +88,10 @@ def test_what_fits_nowhere_is_said_with_status_1(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--preset", "paper-l128h12", "--gpus", "512"), "512 GPUs have no mesh for this run: with tp 1 a step has 64"),
-        (("--preset", "paper-l12h12", "--gpus", "8", "--tp", "5"), "tp 5 × replicate 1 is 5, but must divide the 8 ranks"),
+        (
+            ("--preset", "paper-l12h12", "--gpus", "8", "--tp", "5"),
+            "tp 5 × replicate 1 is 5, but must divide the 8 ranks",
+        ),
         (("--gpus", "8"), "give either --recipe FILE or --preset NAME"),
         (("--preset", "paper-l12h12", "--gpus", "0"), "gpus is 0"),
     ],

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.engines.small import last_tensors, train
+from tests.engines.titan.ranks import STEPS, Place, make_run, rows, run, said, start
+from tests.engines.titan.test_parity import SAME, assert_same
 
 from nugpt.data import TokenDataset
 from nugpt.engines.titan.convert import to_distributed, to_safetensors
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory
-from tests.engines.small import last_tensors, train
-from tests.engines.titan.ranks import STEPS, Place, make_run, rows, run, said, start
-from tests.engines.titan.test_parity import SAME, assert_same
 
 pytestmark = pytest.mark.titan
 
@@ -151,7 +151,10 @@ def test_there_and_back_is_the_same_to_the_bit(
 ) -> None:
     train([spec], place.root / "runs", dataset)
     directory = place.directory(spec, "runs")
-    before, state = last_tensors(directory), json.loads((max(directory.checkpoints.iterdir()) / "state.json").read_bytes())
+    before, state = (
+        last_tensors(directory),
+        json.loads((max(directory.checkpoints.iterdir()) / "state.json").read_bytes()),
+    )
     to_distributed(directory)
     for path in directory.checkpoints.iterdir():
         path.rename(tmp_path / path.name)

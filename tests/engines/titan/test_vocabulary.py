@@ -20,7 +20,9 @@ def group() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("chunk", [2**28, 50])
-def test_the_loss_and_its_gradients_are_the_plain_ones(chunk: int, group: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_and_its_gradients_are_the_plain_ones(
+    chunk: int, group: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(vocabulary, "CHUNK_LOGITS", chunk)  # 50: several chunks of two tokens
     torch.manual_seed(0)
     tensors = [torch.randn(7, 5), torch.randn(23, 5), torch.rand(23) + 0.5]

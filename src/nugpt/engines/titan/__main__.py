@@ -12,6 +12,7 @@ from nugpt.engines.lab.loop import Interrupted
 from nugpt.engines.titan.execute import Refused, Request, execute
 from nugpt.engines.titan.options import ACTIVATIONS, RESHARD, TitanOptions
 
+
 def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 

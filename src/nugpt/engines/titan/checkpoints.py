@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load
 from torchtitan.components.checkpointer import MODEL, OPTIMIZER, AsyncMode, CheckpointManager
 
 from nugpt.engines.titan.dcp import METADATA_FILE, STATE_FILE, Reader, TensorPlanner, by_step, read_state
@@ -40,6 +40,7 @@ class Checkpoints(CheckpointManager):
 
     def __init__(self, config: Any, **parts: Any) -> None:
         super().__init__(config, **parts)
+        self.states: dict[str, Any]
         # The batch and the learning rate follow from the step: neither the loader nor the schedule has a state.
         self.states = {MODEL: self.states[MODEL], OPTIMIZER: _OptimizerTensors(self.states[OPTIMIZER])}
 
@@ -58,7 +59,7 @@ class Checkpoints(CheckpointManager):
 
     def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
         """As TorchTitan's, but nothing is unpickled that could be code."""
-        dcp.load(state_dict, storage_reader=Reader(checkpoint_id), planner=TensorPlanner())
+        load(state_dict, storage_reader=Reader(checkpoint_id), planner=TensorPlanner())
         self.states[MODEL].load_state_dict(state_dict)
 
     def write(self, step: int, small: dict[str, Any], keep: int) -> None:

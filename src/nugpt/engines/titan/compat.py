@@ -29,7 +29,7 @@ def prepare(device_type: str) -> None:
 
 
 def _name_mesh_dims() -> None:
-    """torch 2.11 has no DataParallelMeshDims, which torchtitan imports and our sharding never uses. Until torch 2.12."""
+    """torch 2.11 has no DataParallelMeshDims, which torchtitan imports and we never use. Until torch 2.12."""
     if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
         _set(torch.distributed.fsdp, "DataParallelMeshDims", type("DataParallelMeshDims", (), {}))
 
@@ -60,7 +60,7 @@ def _stand_in_for_triton() -> None:
 
 def _set_device(device_type: str) -> None:
     """torchtitan takes the first accelerator it finds and knows no CPU. Until it has a setting for it."""
-    tools = importlib.import_module("torchtitan.tools.utils")
+    tools: Any = importlib.import_module("torchtitan.tools.utils")
     if getattr(tools, "device_type", None) == device_type:
         return
     taken = [name for name in ("torchtitan.trainer", "torchtitan.distributed.utils") if name in sys.modules]

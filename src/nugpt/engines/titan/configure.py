@@ -51,9 +51,7 @@ def settings(job: Job) -> dict[str, Any]:
         "dump_folder": str(job.directory),
         "loss": TokenLosses.Config(),
         "tokenizer": NoTokenizer.Config(),
-        "dataloader": Batches.Config(
-            dataset_path=str(job.data), seed=spec.seed, batch=spec.batch, steps=spec.steps
-        ),
+        "dataloader": Batches.Config(dataset_path=str(job.data), seed=spec.seed, batch=spec.batch, steps=spec.steps),
         "optimizer": optimizer_config(spec, fused=job.device_type == "cuda"),
         "lr_scheduler": ScheduleContainer.Config(schedule=spec.schedule, warmup_steps=spec.schedule.warmup),
         "training": TrainingConfig(
@@ -61,7 +59,7 @@ def settings(job: Job) -> dict[str, Any]:
             global_batch_size=spec.batch,
             seq_len=spec.model.seq_len,
             steps=spec.steps,
-            mixed_precision_param=spec.precision,  # type: ignore[arg-type]
+            mixed_precision_param=spec.precision,
             disable_cuda_graphs=True,
         ),
         "parallelism": parallelism(options, mesh),
@@ -91,7 +89,7 @@ def parallelism(options: TitanOptions, mesh: Mesh) -> ParallelismConfig:
         data_parallel_shard_degree=mesh.shard,
         tensor_parallel_degree=mesh.tp,
         enable_sequence_parallel=False,
-        fsdp_reshard_after_forward=options.reshard,  # type: ignore[arg-type]
+        fsdp_reshard_after_forward=options.reshard,
     )
 
 

@@ -128,4 +128,3 @@ def _theirs(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shape(found: Tensor | None) -> object:
     return "not there" if found is None else tuple(found.shape)
-

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from nugpt.store.atomic import read_json
 
@@ -82,7 +85,7 @@ def read_metadata(directory: Path) -> Metadata:
     return found
 
 
-class Reader(dcp.FileSystemReader):
+class Reader(FileSystemReader):
     """DCP's reader with our reading of the metadata."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
@@ -100,14 +103,14 @@ class TensorPlanner(DefaultLoadPlanner):
 
 def load_tensors(directory: Path, wanted: dict[str, Any] | None = None) -> dict[str, Tensor]:
     """Fill these tensors, or whole ones of everything the checkpoint holds, in this process alone."""
-    found = read_metadata(directory).state_dict_metadata
+    found: dict[str, Any] = dict(read_metadata(directory).state_dict_metadata)
     if wanted is None:
         wanted = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in found.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is one process alone, which is what is wanted
-            dcp.load(wanted, storage_reader=Reader(directory), planner=TensorPlanner(), no_dist=True)
-    except (dcp.api.CheckpointException, OSError, RuntimeError, pickle.UnpicklingError) as error:
+            load(wanted, storage_reader=Reader(directory), planner=TensorPlanner(), no_dist=True)
+    except (CheckpointException, OSError, RuntimeError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise ValueError(f"checkpoint {directory} cannot be read: {reason}") from None
     return wanted
@@ -117,7 +120,7 @@ def save_tensors(directory: Path, tensors: dict[str, Tensor]) -> None:
     """Write whole tensors as a distributed checkpoint, in this process alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as above
-        dcp.save(tensors, checkpoint_id=str(directory), no_dist=True)
+        save(tensors, checkpoint_id=str(directory), no_dist=True)
 
 
 def read_state(directory: Path) -> dict[str, Any]:

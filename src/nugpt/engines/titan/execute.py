@@ -27,7 +27,6 @@ from nugpt.store.claims import holding
 
 if TYPE_CHECKING:
     from nugpt.engines.titan.configure import Job
-    from nugpt.engines.titan.trainer import Observer
 
 STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
 LOOK_EVERY = 2.0  # seconds between looks for that file
@@ -59,7 +58,7 @@ def execute(request: Request, say: Callable[[str], None] = print) -> RunRecord |
         job = _job(request, rank, world)
     except (ValueError, OSError) as error:
         problem = " ".join(str(error).split())
-    _join(request, world)
+    join(request, world)
     try:
         _agree(problem)
         assert job is not None
@@ -99,7 +98,7 @@ def read_run(request: Request) -> RunSpec:
     return spec
 
 
-def _join(request: Request, world: int) -> None:
+def join(request: Request, world: int) -> None:
     """Meet the other ranks; a process that torchrun did not start is the only one."""
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     if "RANK" not in os.environ:
@@ -109,7 +108,7 @@ def _join(request: Request, world: int) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.autograd.set_multithreading_enabled(False)  # as TorchTitan wants it for recomputation
     timeout = timedelta(seconds=request.options.timeout)
-    store = dist.HashStore() if world == 1 else None  # alone, no port is needed
+    store = dist.HashStore() if world == 1 else None  # type: ignore[attr-defined] # alone, no port is needed
     more: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
     dist.init_process_group("nccl" if cuda else "gloo", timeout=timeout, **more)
 
@@ -132,7 +131,7 @@ def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> R
     from nugpt.engines.titan.configure import settings
     from nugpt.engines.titan.trainer import Observer, RunTrainer, lerp
 
-    _quiet()
+    quiet()
     rank0, observer = dist.get_rank() == 0, Observer()
     with ExitStack() as stack:
         problem: str | None = None
@@ -177,7 +176,7 @@ def _same_for_all(fact: bool) -> bool:
     return box[0]
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """TorchTitan's own lines are for those who develop it; warnings stay."""
     logging.getLogger().setLevel(logging.WARNING)
     for name in ("torchtitan", "torchtitan.tools.logging"):

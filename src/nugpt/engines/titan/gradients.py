@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
 
 Named = Sequence[tuple[str, Tensor]]
@@ -15,14 +16,14 @@ Named = Sequence[tuple[str, Tensor]]
 @torch.no_grad()
 def sum_vector_gradients_(named: Named) -> None:
     """Add up the gradients that ranks have parts of: one sum per group of ranks for all vectors together."""
-    waiting: dict[object, list[tuple[Tensor, Tensor]]] = {}
+    waiting: dict[tuple[DeviceMesh, tuple[int, ...]], list[tuple[Tensor, Tensor]]] = {}
     for _, parameter in named:
         grad = parameter.grad
         if isinstance(grad, DTensor) and any(isinstance(p, Partial) for p in grad.placements):
             mesh = grad.device_mesh
             dims = tuple(d for d, p in enumerate(grad.placements) if isinstance(p, Partial) and mesh.size(d) > 1)
             waiting.setdefault((mesh, dims), []).append((parameter, grad.to_local()))
-    for (mesh, dims), members in waiting.items():  # type: ignore[misc]
+    for (mesh, dims), members in waiting.items():
         if dims:
             together = torch.cat([grad.flatten() for _, grad in members])
             for dim in dims:

@@ -148,6 +148,7 @@ class TitanModel(BaseModel, Decoder):
 
     spec: RunSpec
     gains: Any
+    E_out: Any
 
     def _adopt(self, config: Any) -> None:
         """Give every submodule the protocol's class; names, shapes and forwards stay ours."""

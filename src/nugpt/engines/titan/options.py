@@ -41,7 +41,9 @@ class TitanOptions:
         if self.reshard not in RESHARD:
             raise ValueError(f"reshard is {self.reshard!r}, but must be one of {', '.join(RESHARD)}")
         if self.keep < 2:
-            raise ValueError(f"keep is {self.keep}, but must be at least 2: the newest may be cut off while it is saved")
+            raise ValueError(
+                f"keep is {self.keep}, but must be at least 2: the newest may be cut off while it is saved"
+            )
         for name in ("tp", "replicate", "micro_batch", "checkpoint_every", "log_every", "measure_every", "timeout"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -78,7 +80,12 @@ def mesh_of(spec: RunSpec, options: TitanOptions, world: int) -> Mesh:
     model, tp, replicate = spec.model, options.tp, options.replicate
     if world % (tp * replicate):
         raise ValueError(f"tp {tp} × replicate {replicate} is {tp * replicate}, but must divide the {world} ranks")
-    parts = {"n_heads": model.n_heads, "n_kv_heads": model.n_kv_heads, "d_mlp": model.d_mlp, "vocab_size": model.vocab_size}
+    parts = {
+        "n_heads": model.n_heads,
+        "n_kv_heads": model.n_kv_heads,
+        "d_mlp": model.d_mlp,
+        "vocab_size": model.vocab_size,
+    }
     for name, size in parts.items():
         if size % tp:
             raise ValueError(f"tp is {tp}, but must divide {name}, which is {size}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,9 +31,7 @@ VECTORS_CUT = ("attention.s_qk.stored", "mlp.s_u.stored", "mlp.s_nu.stored", "s_
 class Selective(SelectiveAC):
     """TorchTitan's selective activation checkpointing, which also keeps what our attention computed."""
 
-    from dataclasses import dataclass as _dataclass
-
-    @_dataclass(kw_only=True, slots=True)
+    @dataclass(kw_only=True, slots=True)
     class Config(SelectiveAC.Config):
         """Its configuration."""
 
@@ -104,14 +104,14 @@ def is_vector(name: str) -> bool:
     return name.endswith(".stored") or "norm" in plain_name(name)
 
 
-def _laid_out(whole: torch.Tensor, mesh: Any, placements: list[Placement]) -> nn.Parameter:
+def _laid_out(whole: torch.Tensor, mesh: Any, placements: Sequence[Placement]) -> nn.Parameter:
     """A parameter without memory, laid out over the mesh."""
     own = whole.detach()
     for dim, placement in enumerate(placements):
         if isinstance(placement, Shard):
             assert own.shape[placement.dim] % mesh.size(dim) == 0
             own = own.narrow(placement.dim, 0, own.shape[placement.dim] // mesh.size(dim))
-    return nn.Parameter(DTensor.from_local(own, mesh, placements, run_check=False))
+    return nn.Parameter(DTensor.from_local(own, mesh, list(placements), run_check=False))
 
 
 def _shard(model: TitanModel, mesh: Any, dtype: torch.dtype, parallelism: Any) -> None:

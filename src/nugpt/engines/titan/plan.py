@@ -50,7 +50,9 @@ def plans(spec: RunSpec, gpus: int, memory: int, given: TitanOptions, fixed: fro
     recomputation to much.
     """
     _begin(gpus)
-    problems = {tp: _problem(spec, replace(given, tp=tp), gpus) for tp in ((given.tp,) if "tp" in fixed else TP_DEGREES)}
+    problems = {
+        tp: _problem(spec, replace(given, tp=tp), gpus) for tp in ((given.tp,) if "tp" in fixed else TP_DEGREES)
+    }
     degrees = [tp for tp, problem in problems.items() if problem is None]
     if not degrees:
         reasons = "; ".join(f"with tp {tp} {problem}" for tp, problem in problems.items())
@@ -137,7 +139,7 @@ def _built(spec: RunSpec, options: TitanOptions, mesh: Mesh) -> Any:
     return described.parallelize_fn(
         model,
         parallel_dims=dims,
-        training=TrainingConfig(mixed_precision_param=spec.precision),  # type: ignore[arg-type]
+        training=TrainingConfig(mixed_precision_param=spec.precision),
         parallelism=parallelism(options, mesh),
         compile_config=CompileConfig(),
         ac_config=activation_config(options),

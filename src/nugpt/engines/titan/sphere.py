@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from nugpt.core.sphere import retract_tensor_
@@ -28,7 +29,7 @@ def retract_spread_(named_parameters: NamedParameters, roles: Roles) -> None:
 
 @torch.no_grad()
 def norm_error(named_parameters: NamedParameters, roles: Roles) -> Tensor:
-    """The largest distance of any vector's length from 1, of this rank's part; the largest over ranks is the model's."""
+    """The largest distance of any vector's length from 1 in this rank's part; the model's is the largest of them."""
     errors = []
     for part, axis, length in _lengths(named_parameters, roles):
         if part.numel():
@@ -40,7 +41,7 @@ def norm_error(named_parameters: NamedParameters, roles: Roles) -> Tensor:
 def _lengths(named_parameters: NamedParameters, roles: Roles) -> list[tuple[Tensor, int, Tensor | None]]:
     """Each tensor on a sphere: this rank's part, its axis, and the lengths where a vector is spread over ranks."""
     whole: list[tuple[Tensor, int, Tensor | None]] = []
-    spread: dict[tuple[object, tuple[int, ...]], list[tuple[Tensor, int]]] = {}
+    spread: dict[tuple[DeviceMesh, tuple[int, ...]], list[tuple[Tensor, int]]] = {}
     for name, parameter in named_parameters:
         axis = roles(name).axis
         if axis is None:
@@ -62,7 +63,7 @@ def _lengths(named_parameters: NamedParameters, roles: Roles) -> list[tuple[Tens
         squares = [part.square().sum(axis, keepdim=True) for part, axis in members]
         together = torch.cat([square.flatten() for square in squares])
         for dim in dims:
-            dist.all_reduce(together, group=mesh.get_group(dim))  # type: ignore[attr-defined]
+            dist.all_reduce(together, group=mesh.get_group(dim))
         lengths = together.sqrt().split([square.numel() for square in squares])
         for (part, axis), square, length in zip(members, squares, lengths, strict=True):
             whole.append((part, axis, length.view_as(square)))

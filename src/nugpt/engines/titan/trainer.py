@@ -167,7 +167,7 @@ class RunTrainer(Trainer):
         tokens = self.spec.batch * self.spec.model.seq_len
         loss = torch.zeros((), device=self.device)
         for _ in range(self.gradient_accumulation_steps):
-            inputs, labels = next(batches)
+            inputs, _ = next(batches)
             inputs = {name: self._to_device(x) for name, x in inputs.items()}
             loss += self.forward_backward_step(
                 input_dict=inputs, labels=inputs["targets_BT"], global_valid_tokens=tokens
@@ -228,9 +228,7 @@ class RunTrainer(Trainer):
 
     def _validate(self, data: ValidationSet, observer: Observer) -> None:
         mesh, state = self.job.mesh, self.course
-        mean, by_source = validate(
-            self.model, data, mesh.micro_batch, self.data_rank, mesh.data, mesh.tp, self.device
-        )
+        mean, by_source = validate(self.model, data, mesh.micro_batch, self.data_rank, mesh.data, mesh.tp, self.device)
         if not math.isfinite(mean):
             state.val_loss, state.by_source = None, {}
             return

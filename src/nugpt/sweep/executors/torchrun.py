@@ -76,7 +76,7 @@ def job_script(run: Path, nodes: Nodes, python: str, training: Sequence[str], op
             "trap 'touch \"$run/stop\"' TERM",
             'wait "$step"; status=$?',
             'while kill -0 "$step" 2>/dev/null; do wait "$step"; status=$?; done',
-            "# A preempted job is queued again by the scheduler; one that was told of its time limit sees to it itself.",
+            "# The scheduler queues a preempted job again; one that was told of its time limit sees to it itself.",
             'if [ -n "${notice:-}" ] && [ ! -e "$run/record.json" ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
             'exit "$status"',
             "",
