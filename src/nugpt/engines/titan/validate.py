@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from nugpt.engines.lab.evaluate import ValidationSet
 
@@ -26,6 +27,9 @@ def validate(
         losses = model(data.inputs[rows].to(device), data.targets[rows].to(device)).double()
         for source in range(n_sources):  # a sum per source: index_add_ has no fixed order on a GPU
             sums[source] += torch.where(kinds == source, losses, 0.0).sum()
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # no backward pass will drop what was gathered, and the next step changes it
     dist.all_reduce(sums)
     totals = sums.cpu() / copies
     counts = torch.bincount(data.sources.flatten(), minlength=n_sources).double()
