@@ -67,11 +67,16 @@ def titan_step(bench: Bench) -> Step:
     return step
 
 
-def lab_step(bench: Bench) -> Step:
-    """A step of the lab engine with one replica."""
+def lab_step(bench: Bench, kernels: str = "auto") -> Step:
+    """A step of the lab engine with one replica, by the kernels that it would choose here."""
+    from nugpt.engines.lab import Options
     from nugpt.engines.lab.ensemble import Ensemble
 
-    ensemble = Ensemble([bench.spec], bench.device, bench.options.attention, bench.options.loss, bench.compiled)
+    chosen = Options(kernels=kernels).kernels_on(bench.device, bench.spec.model.architecture)
+    compiled = bench.compiled and chosen == "plain"
+    ensemble = Ensemble(
+        [bench.spec], bench.device, bench.options.attention, bench.options.loss, compiled, kernels=chosen
+    )
     state = ensemble.initial_state()
     tokens, targets = (x.unsqueeze(0).to(bench.device) for x in bench.tokens())
     micro = min(bench.options.micro_batch or bench.spec.batch, bench.spec.batch)
@@ -154,7 +159,17 @@ def llama_step(bench: Bench) -> Step:
     return lambda: trainer.train_step(batches)
 
 
-STEPS: dict[str, Callable[[Bench], Step]] = {"titan": titan_step, "lab": lab_step, "llama": llama_step}
+def plain_lab_step(bench: Bench) -> Step:
+    """A step of the lab engine by the functions that this engine uses too."""
+    return lab_step(bench, "plain")
+
+
+STEPS: dict[str, Callable[[Bench], Step]] = {
+    "titan": titan_step,
+    "lab": lab_step,
+    "lab-plain": plain_lab_step,
+    "llama": llama_step,
+}
 
 
 def measure(bench: Bench, names: list[str], steps: int, rounds: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from torchtitan.trainer import Trainer
 import nugpt
 from nugpt.core.schedule import multiplier
 from nugpt.data.tokenizer import TOKENIZER_FILE
+from nugpt.engines.lab.device import device_name
 from nugpt.engines.lab.ensemble import DIVERGED_ABOVE, DIVERGED_FOR
 from nugpt.engines.lab.evaluate import ValidationSet
 from nugpt.engines.lab.loop import EMA_BETA, Interrupted, source_hash
@@ -35,6 +36,7 @@ from nugpt.engines.titan.sphere import norm_error
 from nugpt.engines.titan.validate import validate
 from nugpt.spec.model import flops_per_token
 from nugpt.spec.record import RunRecord
+from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # some clusters announce preemption by the last
@@ -310,12 +312,13 @@ class RunTrainer(Trainer):
             "torch": torch.__version__,
             "torchtitan": _version("torchtitan"),
             "python": platform.python_version(),
-            "device": torch.cuda.get_device_name(self.device) if cuda else platform.machine(),
+            "device": device_name(self.device),
             "device_type": self.device.type,
             "threads": torch.get_num_threads(),
             "ranks": mesh.world,
             "mesh": {"replicate": mesh.replicate, "shard": mesh.shard, "tp": mesh.tp},
             "compile": job.compiles,
+            "kernels": "plain",
             "attention": options.attention,
             "loss": options.loss,
             "micro_batch": mesh.micro_batch,
@@ -366,18 +369,21 @@ def gathered(named: Sequence[tuple[str, Tensor]], keep: bool) -> dict[str, Tenso
     return whole
 
 
-def lerp(spec: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The lab engine's statistics of the effective α_A, α_M."""
-    from types import SimpleNamespace
-
-    from nugpt.core.init import MODELS, gains
-    from nugpt.engines.lab.loop import lerp_statistics
-
-    kind = MODELS[spec.model.architecture]
-    stacked = kind.gains_type(*(gain.unsqueeze(0) for gain in gains(kind, spec.resolved())))
-    of_one: Any = SimpleNamespace(config=spec.model, gains=stacked)
-    state: Any = SimpleNamespace(params={name: x.unsqueeze(0) for name, x in tensors.items()})
-    return lerp_statistics(of_one, state, 0)
+def lerp(spec: RunSpec, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Mean and standard deviation of the effective α_A, α_M: over all blocks and components, and block by block."""
+    if spec.model.architecture != "normalized":
+        return {}
+    found = {}
+    for role in ("alpha_A", "alpha_M"):
+        stored = torch.stack([tensors[f"blocks.{i}.{role}.stored"] for i in range(spec.model.n_layers)])
+        effective = (spec.resolved().gains[role] * stored).abs().double()
+        found[role] = {
+            "mean": float(effective.mean()),
+            "std": float(effective.std(unbiased=False)),
+            "mean_by_block": effective.mean(1).tolist(),
+            "std_by_block": effective.std(1, unbiased=False).tolist(),
+        }
+    return found
 
 
 def _keep_tokenizer(directory: RunDirectory, dataset: Any) -> None:
