@@ -91,7 +91,7 @@ def test_a_run_that_another_process_trains_is_refused(place: Place, dataset: Tok
 
 def test_a_diverged_run_is_a_result(place: Place, dataset: TokenDataset) -> None:
     spec = make_run(dataset, table="prenorm-completep", multipliers={"norm": 1e30})
-    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [1, 0]
+    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [1, 1]
     record = place.directory(spec, "runs").record()
     assert record is not None
     assert (record.status, record.val_loss) == ("diverged", None)
@@ -99,4 +99,4 @@ def test_a_diverged_run_is_a_result(place: Place, dataset: TokenDataset) -> None
     assert record.steps == record.diverged_at
     last = place.directory(spec, "runs").read_metrics()[-1]
     assert last["diverged_at"] == record.diverged_at
-    assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [1, 0]  # and is not tried again
+    assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [1, 1]  # and is not tried again

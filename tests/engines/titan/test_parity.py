@@ -101,6 +101,16 @@ def test_compiled_blocks_under_tensor_parallelism(place: Place, dataset: TokenDa
     assert_same(place.directory(spec, "runs"), lab["of"](spec))
 
 
+def test_measurements_on_gathered_weights_at_a_schedule(place: Place, dataset: TokenDataset) -> None:
+    spec = make_run(dataset)
+    assert run(place.arguments(spec, "runs", "--tp", "2", "--measure-every", "5"), 2, place.root / "log") == [0, 0]
+    found, record = rows(place.directory(spec, "runs"), "lerp"), place.directory(spec, "runs").record()
+    assert list(found) == [5, 10, 15, 20]
+    assert record is not None
+    assert {role: found[20][role] for role in ("alpha_A", "alpha_M")} == record.lerp
+    assert found[5]["alpha_A"]["mean"] != found[20]["alpha_A"]["mean"]
+
+
 def test_products_in_bfloat16_with_float32_masters(place: Place, dataset: TokenDataset, lab: dict[str, Any]) -> None:
     spec = make_run(dataset, precision="bfloat16")
     assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from nugpt.engines.lab.loop import Interrupted
 from nugpt.engines.titan.execute import Refused, Request, execute
 from nugpt.engines.titan.options import ACTIVATIONS, RESHARD, TitanOptions
+from nugpt.spec.record import RunRecord
 
 
 def _is_first() -> bool:
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     debug = given.pop("debug")
     try:
         own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision", "wait")}
-        record = execute(Request(options=TitanOptions(**given), **own), lambda text: print(text, flush=True))
+        status, record = execute(Request(options=TitanOptions(**given), **own), lambda text: print(text, flush=True))
     except Refused:
         return 2
     except Interrupted as stopped:
@@ -43,16 +44,19 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         _complain(error)
         return 2
-    if record is None:
-        return 0
+    if record is not None:
+        _tell(record, own["store"] / record.hash)
+    return 0 if status == "done" else 1
+
+
+def _tell(record: RunRecord, where: Path) -> None:
     if record.status == "diverged":
-        print(f"diverged at step {record.diverged_at}   {own['store'] / record.hash}")
-        return 1
-    print(
-        f"validation loss {record.val_loss:.4f} (EMA {record.val_loss_ema:.4f}) after {record.steps} steps, "
-        f"{record.tokens:,} tokens, {record.wall_s:.1f} s   {own['store'] / record.hash}"
-    )
-    return 0
+        print(f"diverged at step {record.diverged_at}   {where}")
+    else:
+        print(
+            f"validation loss {record.val_loss:.4f} (EMA {record.val_loss_ema:.4f}) after {record.steps} steps, "
+            f"{record.tokens:,} tokens, {record.wall_s:.1f} s   {where}"
+        )
 
 
 def _complain(problem: object) -> None:

@@ -6,12 +6,13 @@ import logging
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from nugpt.store.claims import holding
 if TYPE_CHECKING:
     from nugpt.engines.titan.configure import Job
 
+T = TypeVar("T")
 STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
 LOOK_EVERY = 2.0  # seconds between looks for that file
 
@@ -49,8 +51,8 @@ class Refused(Exception):
     """Another rank has a reason to stop, which rank 0 says."""
 
 
-def execute(request: Request, say: Callable[[str], None] = print) -> RunRecord | None:
-    """Train the recipe's run with the other ranks; the record on rank 0, none on the others."""
+def execute(request: Request, say: Callable[[str], None] = print) -> tuple[str, RunRecord | None]:
+    """Train the recipe's run with the other ranks: its status, and on rank 0 the record."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     job: Job | None = None
     problem: str | None = None
@@ -62,7 +64,8 @@ def execute(request: Request, say: Callable[[str], None] = print) -> RunRecord |
     try:
         _agree(problem)
         assert job is not None
-        return _train(job, Store(request.store), request.wait, say if rank == 0 else lambda text: None)
+        record = _train(job, Store(request.store), request.wait, say if rank == 0 else lambda text: None)
+        return _as_rank_0_has_it("" if record is None else record.status), record
     finally:
         dist.destroy_process_group()
 
@@ -145,7 +148,7 @@ def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> R
             except (ValueError, OSError) as error:
                 problem = " ".join(str(error).split())
         _agree(problem)
-        if _same_for_all(ended is not None):
+        if _as_rank_0_has_it(ended is not None):
             return ended
         observer.say = say
         observer.measurements = {"lerp": lambda step, tensors: lerp(job.spec, tensors)}
@@ -169,18 +172,23 @@ def _hold(stack: ExitStack, directory: RunDirectory, wait: float) -> Callable[[]
         time.sleep(min(5.0, wait))
 
 
-def _same_for_all(fact: bool) -> bool:
-    """What rank 0 knows."""
-    box = [fact]
+def _as_rank_0_has_it(value: T) -> T:
+    """Rank 0's value, whatever this rank's is."""
+    box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
 
 
 def quiet() -> None:
-    """TorchTitan's own lines are for those who develop it; warnings stay."""
-    logging.getLogger().setLevel(logging.WARNING)
-    for name in ("torchtitan", "torchtitan.tools.logging"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    """TorchTitan's own lines are for those who develop it; warnings stay, but for those about what we do not use."""
+    warnings.filterwarnings("ignore", message="DTensor random operators")  # initial values come from our generators
+    logging.getLogger().setLevel(logging.WARNING)  # the logger that TorchTitan uses
+    logging.getLogger().addFilter(_matters)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """Whether a line of theirs is more than a guess at the device's peak FLOP/s, which nothing here reports."""
+    return not record.getMessage().startswith(("Error running lspci", "Peak flops undefined"))
 
 
 @contextmanager
