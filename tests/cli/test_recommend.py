@@ -12,9 +12,9 @@ import pytest
 from tests.cli.test_fit import OFFSETS, SEEDS, lay_down, rows_of, width_curve, write_csv
 
 from nugpt.cli.main import main
-from nugpt.fit.recommend import read_recipe, rules
 from nugpt.spec import Extent, flops_per_token, load_table, preset, resolve
 from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.recipe import read_recipe, rules
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory

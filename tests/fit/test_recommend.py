@@ -21,22 +21,20 @@ from nugpt.fit.curves import Answers, Measured, answer, measured
 from nugpt.fit.points import Point
 from nugpt.fit.recommend import (
     LIMITS,
-    NO_DATA,
     Recommendation,
     choose_group,
     from_base_lr,
-    read_recipe,
     recipe,
     recommend,
     retarget,
-    rules,
-    to_toml,
 )
 from nugpt.fit.regret import MOST
 from nugpt.spec import Base, Extent, ModelConfig, Schedule, load_table, parameter_shapes, resolve
 from nugpt.spec.plan import Curve
+from nugpt.spec.recipe import NO_DATA, read_recipe, rules
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, run_flops
+from nugpt.spec.toml import to_toml
 
 MODEL = ModelConfig(n_layers=2, n_heads=2, head_dim=24, vocab_size=384, seq_len=16)
 BASE = Base.of(Extent.of(MODEL, 100, 4))
@@ -354,21 +352,3 @@ def _meta(shape: tuple[int, ...]) -> Any:
     import torch
 
     return torch.empty(shape, device="meta")
-
-
-def test_toml_keeps_what_it_can_say() -> None:
-    values = {
-        "a key": 1,
-        "text": 'quote " back \\ line\n 𝄞 \x7f',
-        "list": [1.5, [2, 3], {"x": True, "y": None}],
-        "none": None,
-        "empty": {},
-        "deep": {"er": {"x": 1e-16, "y": 1e300}},
-    }
-    assert tomllib.loads(to_toml(values)) == {
-        "a key": 1,
-        "text": values["text"],
-        "list": [1.5, [2, 3], {"x": True}],
-        "empty": {},
-        "deep": {"er": {"x": 1e-16, "y": 1e300}},
-    }

@@ -50,6 +50,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "bench": ("nugpt.cli.bench", "Bench", "speed of training steps, kernels and data on this machine"),
     "export hf": ("nugpt.cli.export", "ExportHF", "a trained model as a folder that transformers loads"),
     "import hf": ("nugpt.cli.export", "ImportHF", "an exported folder as a run, its weights to the bit"),
+    "launch": ("nugpt.cli.launch_run", "Launch", "a recipe on many GPUs: a torchrun command, or a SLURM job"),
+    "titan plan": ("nugpt.cli.titan", "Plan", "memory per GPU and mesh of a recipe on many devices"),
+    "convert": ("nugpt.cli.convert", "Convert", "checkpoints of a run: distributed to safetensors, and back"),
     "bench data": ("nugpt.cli.data", "BenchData", "tokens per second of preparing and of loading data"),
     "quickstart": (
         "nugpt.cli.quickstart",

@@ -157,7 +157,8 @@ class Recommend:
         return retarget(replace(template, table=table), steps, shape.batch, **given)
 
     def _from_lr(self) -> Recommendation:
-        from nugpt.fit.recommend import NO_DATA, from_base_lr
+        from nugpt.fit.recommend import from_base_lr
+        from nugpt.spec.recipe import NO_DATA
         from nugpt.spec.run import RunSpec
         from nugpt.spec.table_file import load_table
 
@@ -219,7 +220,9 @@ class Recommend:
 
 def emitted(found: Recommendation, form: str, tflops: float | None = None) -> str:
     """The text of the file."""
-    from nugpt.fit.recommend import recipe, rules, to_toml
+    from nugpt.fit.recommend import recipe
+    from nugpt.spec.recipe import rules
+    from nugpt.spec.toml import to_toml
 
     if form == "rules":
         return json.dumps(rules(found.run), indent=1, allow_nan=False) + "\n"

@@ -6,9 +6,7 @@ each octave of the way: by the store's own slope along that axis where it has on
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,17 +22,14 @@ from nugpt.fit.regret import MOST, Cost
 from nugpt.spec.model import total_parameters
 from nugpt.spec.parametrization import TABLES
 from nugpt.spec.plan import lr_at
-from nugpt.spec.roles import RESCALER_ROLES
+from nugpt.spec.recipe import recipe_of
 from nugpt.spec.run import RunSpec, run_flops
 from nugpt.spec.study_rules import DRIFT
 
-FORMAT = 1
-RECIPE, RULES = "nugpt recipe", "nugpt rules"
 # Octaves beyond the swept sizes that are carried over without being forced: no farther than the paper's longest sweep
 # (layers and iterations) is wide; the batch less far, since no table of the paper says how η goes with it.
 LIMITS = {"width": 4.0, "layers": 4.0, "steps": 4.0, "batch": 2.0}
 OFFSETS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # octaves off the recommended η
-NO_DATA = "unspecified"  # where no data set is known: null in a recipe
 
 
 @dataclass(frozen=True)
@@ -374,101 +369,4 @@ def _finite(value: float | None) -> float | None:
 
 def recipe(found: Recommendation, tflops: float | None = None) -> dict[str, Any]:
     """A run that describes itself: its spec, every number that its table gives, and how η was found."""
-    run = found.run.to_dict()
-    if found.run.data == NO_DATA:
-        run["data"] = None
-    return {
-        "format": FORMAT,
-        "kind": RECIPE,
-        "run": run,
-        "resolved": json.loads(json.dumps(found.run.resolved().to_dict())),
-        "recommended": facts(found, tflops),
-    }
-
-
-def read_recipe(values: Mapping[str, Any], data: str | None = None) -> RunSpec:
-    """The run of a recipe, with another data set's hash if given; refused when its numbers are not its table's."""
-    if values.get("kind") != RECIPE or values.get("format") != FORMAT:
-        raise ValueError(
-            f"recipe is of kind {values.get('kind')!r} and format {values.get('format')!r}, "
-            f"but must be {RECIPE!r} and {FORMAT}"
-        )
-    for part in ("run", "resolved"):
-        if not isinstance(values.get(part), Mapping):
-            raise ValueError(f"recipe has no {part}: it is {values.get(part)!r}, but must be a table of values")
-    run: dict[str, Any] = {"start": None, "grad_clip": None, "data": None} | dict(values["run"])  # TOML has no null
-    run["data"] = data or run["data"] or NO_DATA
-    spec = RunSpec.from_dict(run)
-    rows = values["resolved"].get("rows")
-    for role, row in spec.resolved().rows.items():
-        stated = rows.get(role) if isinstance(rows, Mapping) else None
-        lr = stated.get("lr") if isinstance(stated, Mapping) else None
-        if not isinstance(lr, (int, float)) or not math.isclose(lr, row.lr, rel_tol=1e-9):
-            raise ValueError(f"recipe states the learning rate {lr!r} for {role}, but its table gives {row.lr!r}")
-    return spec
-
-
-def rules(run: RunSpec) -> dict[str, Any]:
-    """What any other trainer needs, by name pattern: learning rate, initial value, forward multiplier, sphere axis."""
-    resolved = run.resolved()
-    found = []
-    for rule in run.model.roles.rules:
-        row = resolved[rule.role]
-        rescaler, matrix = rule.role in RESCALER_ROLES, rule.role != "norm" and rule.role not in RESCALER_ROLES
-        on_sphere = matrix and rule.axis is not None
-        found.append(
-            {
-                "pattern": rule.pattern,
-                "role": rule.role,
-                "lr": row.lr,
-                "initial_value": row.scale if rescaler else None if matrix else row.init,
-                "initial_std": 1.0 if on_sphere else row.init if matrix else None,
-                "forward_multiplier": resolved.gains[rule.role] if rescaler else 1.0,
-                "sphere_axis": rule.axis,
-                "weight_decay": row.weight_decay,
-                "eps": row.eps,
-            }
-        )
-    return {
-        "format": FORMAT,
-        "kind": RULES,
-        "table": resolved.table,
-        "lr": resolved.lr,
-        "lr_base": resolved.lr_base,
-        "betas": list(resolved.betas),
-        "steps": run.steps,
-        "batch": run.batch,
-        "schedule": run.to_dict()["schedule"],
-        "forward": {name: gain for name, gain in resolved.gains.items() if name not in RESCALER_ROLES},
-        "rules": found,
-    }
-
-
-def to_toml(values: Mapping[str, Any]) -> str:
-    """Plain values as TOML; what is none is left out, since TOML has no null."""
-    return "\n".join(_toml_table(values, ())).lstrip("\n") + "\n"
-
-
-def _toml_table(values: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    plain = {k: v for k, v in values.items() if v is not None and not isinstance(v, Mapping)}
-    lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and (plain or not values) else []
-    lines += [f"{_key(k)} = {_toml_value(v)}" for k, v in plain.items()]
-    for key, inner in values.items():
-        if isinstance(inner, Mapping):
-            lines += _toml_table(inner, (*path, key))
-    return lines
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml_value(v) for v in value if v is not None) + "]"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(k)} = {_toml_value(v)}" for k, v in value.items() if v is not None) + " }"
-    if isinstance(value, str):
-        # ensure_ascii would write characters beyond U+FFFF as two surrogates, which TOML does not have.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return json.dumps(value) if isinstance(value, bool) else repr(value)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
+    return recipe_of(found.run, facts(found, tflops))

@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,18 +62,20 @@ def submit(directory: PlanDirectory, worker: Sequence[str], options: SlurmOption
     logs.mkdir(exist_ok=True)
     script = logs / "array.sh"
     write_bytes(script, batch_script(directory.path.resolve(), worker, options).encode())
+    return submit_script(script, "the plan")
+
+
+def submit_script(script: Path, what: str) -> str:
+    """Submit a script and return its job id."""
     found = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
     if found.returncode:
-        raise OSError(f"sbatch refused the plan: {one_line(found.stderr)}")
+        raise OSError(f"sbatch refused {what}: {one_line(found.stderr)}")
     return found.stdout.strip().split(";")[0]
 
 
 def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> str:
     """The array's script: a worker that is told of preemption or of its time limit, saves, and is queued again."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", plan.name)
-    # A notice as long as the limit would come at once, again and again, and nothing would ever be trained.
-    limit = None if options.time_limit is None else seconds_of(options.time_limit)
-    notice = options.notice if limit is None else min(options.notice, limit // 4)
     asked = {
         "job-name": f"nugpt-{name}",
         "array": f"0-{options.tasks - 1}",
@@ -86,11 +88,8 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
         "cpus-per-task": options.cpus_per_task,
         "mem": options.memory,
         "account": options.account,
-        "signal": f"B:USR1@{notice}",
     }
-    lines = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
-    lines += [f"#SBATCH --{'' if options.requeue else 'no-'}requeue"]
-    lines += [f"#SBATCH {option}" for option in options.extra]
+    lines = directives(asked, options)
     command = " ".join(shlex.quote(word) for word in worker)
     return "\n".join(
         [
@@ -111,6 +110,16 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
             "",
         ]
     )
+
+
+def directives(asked: Mapping[str, object], options: SlurmOptions) -> list[str]:
+    """The lines that ask the scheduler for these things, for a notice before the time limit, and for another turn."""
+    # A notice as long as the limit would come at once, again and again, and nothing would ever be trained.
+    limit = None if options.time_limit is None else seconds_of(options.time_limit)
+    notice = options.notice if limit is None else min(options.notice, limit // 4)
+    lines = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
+    lines += [f"#SBATCH --signal=B:USR1@{notice}", f"#SBATCH --{'' if options.requeue else 'no-'}requeue"]
+    return lines + [f"#SBATCH {option}" for option in options.extra]
 
 
 def is_active(job: str) -> bool:

@@ -1,0 +1,130 @@
+"""`nugpt launch`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from nugpt.cli.titan import MeshArguments
+
+if TYPE_CHECKING:
+    from nugpt.engines.titan.execute import Request
+    from nugpt.engines.titan.options import TitanOptions
+    from nugpt.spec.run import RunSpec
+
+WAIT = 400  # seconds: longer than a run whose holder was lost with its node counts as held
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Train a recipe on many GPUs: the torchrun command, or with --slurm a job of several nodes that resumes itself."""
+
+    recipe: Path
+    """A file that `nugpt recommend --emit titan` wrote."""
+    data: Path
+    """A directory that `nugpt data prepare` made."""
+    store: Path = Path("runs")
+    """Where runs are kept, on a file system that all nodes see."""
+    slurm: bool = False
+    """Print a SLURM job instead of a command for this machine."""
+    submit: bool = False
+    """With --slurm: submit it."""
+    nodes: int = 1
+    """Nodes of the job."""
+    gpus_per_node: int = 8
+    """GPUs, and so processes, of each node."""
+    mesh: MeshArguments = MeshArguments()
+    seed: int | None = None
+    """Instead of the recipe's."""
+    precision: str | None = None
+    """Of matrix products, instead of the recipe's: float32 or bfloat16."""
+    device: str = "auto"
+    """auto, cuda, or cpu (processes without GPUs, to try things out)."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; by default ten a run."""
+    partition: str | None = None
+    """slurm: partition."""
+    time_limit: str | None = None
+    """slurm: time limit, as 1-00:00:00; the run saves before it and is queued again."""
+    cpus_per_task: int | None = None
+    """slurm: cores of each node."""
+    memory: str | None = None
+    """slurm: memory of each node, as 500G."""
+    account: str | None = None
+    """slurm: account."""
+    sbatch: Annotated[tuple[str, ...], tyro.conf.arg(name="sbatch")] = ()
+    """slurm: further options, each one word: --sbatch=--qos=long."""
+    no_requeue: bool = False
+    """slurm: do not queue a preempted job again."""
+    notice: int = 300
+    """slurm: seconds before the time limit at which the run is told to save."""
+
+    def run(self) -> int:
+        """Check everything that can be checked here, then print or submit."""
+        from nugpt.engines.titan.options import mesh_of
+        from nugpt.sweep.executors.slurm import SlurmOptions
+        from nugpt.sweep.executors.torchrun import Nodes, job_script, submit_job, torchrun
+
+        if self.submit and not self.slurm:
+            raise ValueError("--submit needs --slurm, which says where to")
+        nodes, options = Nodes(self.nodes, self.gpus_per_node), self._options()
+        if self.nodes > 1 and not self.slurm:
+            raise ValueError(f"nodes is {self.nodes}, but without --slurm the command is for this machine alone")
+        spec = self._spec(options)
+        mesh_of(spec, options, nodes.ranks)
+        if not self.slurm:
+            print(shlex.join(torchrun(nodes, sys.executable, self._training())))
+            return 0
+        slurm = SlurmOptions(
+            partition=self.partition,
+            time_limit=self.time_limit,
+            cpus_per_task=self.cpus_per_task,
+            memory=self.memory,
+            account=self.account,
+            requeue=not self.no_requeue,
+            notice=self.notice,
+            extra=self.sbatch,
+        )
+        directory = self.store.resolve() / spec.hash
+        script = job_script(directory, nodes, sys.executable, self._training(), slurm, gpus=self.device != "cpu")
+        if not self.submit:
+            print(script, end="")
+            return 0
+        from nugpt.store import Store
+
+        Store(self.store).run(spec)
+        print(f"submitted job {submit_job(directory, script)}: run {directory}")
+        return 0
+
+    def _options(self) -> TitanOptions:
+        from nugpt.engines.titan.options import TitanOptions
+
+        return TitanOptions(device=self.device, checkpoint_every=self.checkpoint_every, **self.mesh.given())
+
+    def _spec(self, options: TitanOptions) -> RunSpec:
+        """The run as its ranks will read it, data and all, so that its directory is known."""
+        from dataclasses import replace
+
+        from nugpt.data.manifest import read_manifest
+        from nugpt.engines.titan.execute import read_run
+
+        return replace(read_run(self._request(options)), data=read_manifest(self.data.expanduser()).content_hash)
+
+    def _request(self, options: TitanOptions) -> Request:
+        from nugpt.engines.titan.execute import Request
+
+        return Request(self.recipe, self.data, self.store, options, self.seed, self.precision)
+
+    def _training(self) -> list[str]:
+        """The arguments of every rank."""
+        names = {"recipe": self.recipe.resolve(), "data": self.data.resolve(), "store": self.store.resolve()}
+        given = {"seed": self.seed, "precision": self.precision, "checkpoint-every": self.checkpoint_every}
+        given |= {name.replace("_", "-"): value for name, value in self.mesh.given().items()}
+        words = [f"--{name}={value}" for name, value in {**names, **given}.items() if value is not None]
+        waits = [f"--wait={WAIT}"] if self.slurm else []
+        return ["-m", "nugpt.engines.titan", *words, f"--device={self.device}", *waits]

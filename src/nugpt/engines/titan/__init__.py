@@ -1,0 +1,1 @@
+"""Many devices: νGPT trained by TorchTitan from the functions, tables and data that the lab engine uses."""

@@ -1,0 +1,80 @@
+"""Checkpoints while training: TorchTitan's manager, which writes tensors alone and reads through our reader."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_loader import load
+from torchtitan.components.checkpointer import MODEL, OPTIMIZER, AsyncMode, CheckpointManager
+
+from nugpt.engines.titan.dcp import METADATA_FILE, STATE_FILE, Reader, TensorPlanner, by_step, read_state
+from nugpt.store.atomic import write_json
+
+GROUPS = "param_groups."  # how TorchTitan names what is no tensor of an optimizer's state
+
+
+class _OptimizerTensors:
+    """An optimizer's tensors: its learning rates and the like come from the run's spec, not from a file."""
+
+    def __init__(self, optimizers: Any) -> None:
+        self.optimizers = optimizers
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: x for name, x in self.optimizers.state_dict().items() if not name.startswith(GROUPS)}
+
+    def load_state_dict(self, tensors: dict[str, Any]) -> None:
+        own = {name: x for name, x in self.optimizers.state_dict().items() if name.startswith(GROUPS)}
+        self.optimizers.load_state_dict(own | tensors)
+
+
+class Checkpoints(CheckpointManager):
+    """What a run goes on from: parameters, Adam's state, and a JSON file with the rest."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(CheckpointManager.Config):
+        """As TorchTitan's."""
+
+    def __init__(self, config: Any, **parts: Any) -> None:
+        super().__init__(config, **parts)
+        self.states: dict[str, Any]
+        # The batch and the learning rate follow from the step: neither the loader nor the schedule has a state.
+        self.states = {MODEL: self.states[MODEL], OPTIMIZER: _OptimizerTensors(self.states[OPTIMIZER])}
+
+    def newest(self) -> Path | None:
+        """The newest whole checkpoint, as rank 0 sees it."""
+        found = by_step(Path(self.folder))
+        box = [str(found[-1]) if found and dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+        return None if box[0] is None else Path(box[0])
+
+    def restore(self, directory: Path) -> dict[str, Any]:
+        """Load this checkpoint, whatever mesh it was written on, and return its small state."""
+        small = read_state(directory)
+        self.dcp_load(self._flattened_model_states_sd(), str(directory), False, False)
+        return small
+
+    def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
+        """As TorchTitan's, but nothing is unpickled that could be code."""
+        load(state_dict, storage_reader=Reader(checkpoint_id), planner=TensorPlanner())
+        self.states[MODEL].load_state_dict(state_dict)
+
+    def write(self, step: int, small: dict[str, Any], keep: int) -> None:
+        """Save, then drop all but the newest `keep` and whatever was cut off."""
+        directory = Path(self._create_checkpoint_id(step))
+        if dist.get_rank() == 0:
+            shutil.rmtree(directory, ignore_errors=True)  # one that was cut off, or the same one again
+            directory.mkdir(parents=True)
+            write_json(directory / STATE_FILE, {"step": step, **small})
+        dist.barrier()
+        self.dcp_save(self._flattened_model_states_sd(), str(directory), AsyncMode.DISABLED)
+        if dist.get_rank() == 0:
+            kept = {path.name for path in by_step(Path(self.folder))[-keep:]}
+            for path in Path(self.folder).glob("step-*"):
+                if path.name not in kept:
+                    # Without its metadata it is none, even if we are killed before the rest is gone.
+                    (path / METADATA_FILE).unlink(missing_ok=True)
+                    shutil.rmtree(path, ignore_errors=True)

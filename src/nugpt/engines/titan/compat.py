@@ -1,0 +1,119 @@
+"""What TorchTitan 0.3.0 needs that a torch, a CPU or a bare GPU node lacks: each shim with its reason and its end.
+
+`prepare` comes before any import of torchtitan, which binds its device and some names of torch when it is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.distributed.fsdp
+
+WANTED = "0.3.0"
+
+
+def prepare(device_type: str) -> None:
+    """Make torchtitan importable here and let it use this kind of device, `cpu` or `cuda`."""
+    if importlib.util.find_spec("torchtitan") is None:
+        raise ValueError("the titan engine needs torchtitan, which is not installed: pip install 'nugpt[titan]'")
+    _name_mesh_dims()
+    _stand_in_for_unused_packages()
+    _stand_in_for_triton()
+    _set_device(device_type)
+
+
+def _name_mesh_dims() -> None:
+    """torch 2.11 has no DataParallelMeshDims, which torchtitan imports and we never use. Until torch 2.12."""
+    if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
+        _set(torch.distributed.fsdp, "DataParallelMeshDims", type("DataParallelMeshDims", (), {}))
+
+
+def _stand_in_for_unused_packages() -> None:
+    """Packages that torchtitan imports for its own data loaders and TensorBoard, none of which a run of ours builds.
+
+    Until torchtitan imports them where it uses them, or every node has them (the extra `titan` installs them).
+    """
+    unused = {
+        "datasets": {"": ("Dataset", "load_dataset"), ".distributed": ("split_dataset_by_node",)},
+        "torchdata": {"": (), ".stateful_dataloader": ("StatefulDataLoader",)},
+    }
+    for package, modules in unused.items():
+        if importlib.util.find_spec(package) is None:
+            for suffix, names in modules.items():
+                _stand_in(package + suffix, names)
+    if importlib.util.find_spec("tensorboard") is None:
+        _stand_in("torch.utils.tensorboard", ("SummaryWriter",))
+
+
+def _stand_in_for_triton() -> None:
+    """torch's CPU wheel has no triton, which torchtitan's kernels for expert parallelism import. Until it is lazy."""
+    if importlib.util.find_spec("triton") is None:
+        kernels = _stand_in("torchtitan.distributed.minimal_async_ep.kernels", ())
+        _set(kernels, "__getattr__", _nothing_named)
+
+
+def _set_device(device_type: str) -> None:
+    """torchtitan takes the first accelerator it finds and knows no CPU. Until it has a setting for it."""
+    tools: Any = importlib.import_module("torchtitan.tools.utils")
+    if getattr(tools, "device_type", None) == device_type:
+        return
+    taken = [name for name in ("torchtitan.trainer", "torchtitan.distributed.utils") if name in sys.modules]
+    assert not taken, f"{taken[0]} was imported before the device was chosen"
+    tools.device_type = device_type
+    tools.device_module = _cpu_module() if device_type == "cpu" else torch.cuda
+
+
+def _cpu_module() -> types.ModuleType:
+    """torch.cpu with the few functions of torch.cuda that torchtitan calls on it."""
+    module = types.ModuleType("nugpt_cpu_device")
+    for name in ("synchronize", "current_stream", "stream", "Stream", "is_available"):
+        _set(module, name, getattr(torch.cpu, name))
+    answers: dict[str, Any] = {
+        "device_count": 1,  # of one device each process takes number 0, whatever its local rank
+        "current_device": 0,
+        "get_device_name": "CPU",
+        "get_device_properties": types.SimpleNamespace(total_memory=1 << 40),
+        "memory_stats": {},
+        "set_device": None,
+        "reset_peak_memory_stats": None,
+        "empty_cache": None,
+    }
+    for name, answer in answers.items():
+        _set(module, name, _answering(answer))
+    return module
+
+
+def _answering(answer: Any) -> Any:
+    return lambda *_, **__: answer
+
+
+def _nothing_named(name: str) -> None:
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+
+def _stand_in(name: str, names: tuple[str, ...]) -> types.ModuleType:
+    """A module of this name whose classes raise when somebody makes one after all."""
+    module = types.ModuleType(name)
+    _set(module, "__path__", [])
+    for attribute in names:
+        _set(module, attribute, _missing(f"{name}.{attribute}"))
+    sys.modules[name] = module
+    return module
+
+
+def _missing(what: str) -> type:
+    def refuse(self: Any, *_: Any, **__: Any) -> None:
+        raise ValueError(f"{what} is not installed here: pip install 'nugpt[titan]'")
+
+    return type(what.rpartition(".")[2], (), {"__init__": refuse})
+
+
+def _set(target: Any, name: str, value: Any) -> None:
+    setattr(target, name, value)

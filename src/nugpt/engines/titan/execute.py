@@ -1,0 +1,222 @@
+"""One process of a run on many devices: agree with the others, train, and say on rank 0 what came out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from nugpt.data import open_dataset
+from nugpt.engines.titan import compat
+from nugpt.engines.titan.options import TitanOptions, mesh_of
+from nugpt.spec.recipe import load_recipe
+from nugpt.spec.record import RunRecord
+from nugpt.spec.run import RunSpec
+from nugpt.store import RunDirectory, Store
+from nugpt.store.claims import holding
+
+if TYPE_CHECKING:
+    from nugpt.engines.titan.configure import Job
+
+T = TypeVar("T")
+STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
+LOOK_EVERY = 2.0  # seconds between looks for that file
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    recipe: Path
+    data: Path
+    store: Path
+    options: TitanOptions = TitanOptions()
+    seed: int | None = None  # instead of the recipe's
+    precision: str | None = None
+    wait: float = 0.0  # seconds to wait for a process that still has the run, as one on a lost node seems to
+
+
+class Refused(Exception):
+    """Another rank has a reason to stop, which rank 0 says."""
+
+
+def execute(request: Request, say: Callable[[str], None] = print) -> tuple[str, RunRecord | None]:
+    """Train the recipe's run with the other ranks: its status, and on rank 0 the record."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    job: Job | None = None
+    problem: str | None = None
+    try:
+        job = _job(request, rank, world)
+    except (ValueError, OSError) as error:
+        problem = " ".join(str(error).split())
+    join(request, world)
+    try:
+        _agree(problem)
+        assert job is not None
+        record = _train(job, Store(request.store), request.wait, say if rank == 0 else lambda text: None)
+        return _as_rank_0_has_it("" if record is None else record.status), record
+    finally:
+        dist.destroy_process_group()
+
+
+def _job(request: Request, rank: int, world: int) -> Job:
+    """The job, checked as far as one rank can: recipe, mesh, device, data."""
+    device_type = request.options.device_type()
+    compat.prepare(device_type)
+    spec = read_run(request)
+    mesh = mesh_of(spec, request.options, world)
+    # Rank 0 reads all of the data against its checksums, every other rank makes sure that it sees the files.
+    dataset = open_dataset(request.data, check="auto" if rank == 0 else "sizes")
+    if dataset.vocab_size > spec.model.vocab_size:
+        raise ValueError(
+            f"vocab_size is {spec.model.vocab_size}, but the data's tokenizer needs at least {dataset.vocab_size}"
+        )
+    dataset.n_windows(spec.model.seq_len)
+    spec = replace(spec, data=dataset.content_hash)
+    from nugpt.engines.titan.configure import Job
+
+    return Job(spec, request.store / spec.hash, request.data, request.options, mesh, device_type)
+
+
+def read_run(request: Request) -> RunSpec:
+    """The recipe's run with what the user changes of it."""
+    spec = load_recipe(request.recipe)
+    if spec.start is not None:
+        raise ValueError(f"the recipe starts from checkpoint {spec.start.hash}, but here runs start from their seed")
+    if request.seed is not None:
+        spec = replace(spec, seed=request.seed)
+    if request.precision is not None:
+        spec = replace(spec, precision=request.precision)
+    return spec
+
+
+def join(request: Request, world: int) -> None:
+    """Meet the other ranks; a process that torchrun did not start is the only one."""
+    defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    if "RANK" not in os.environ:
+        os.environ.update(defaults)
+    cuda = request.options.device != "cpu" and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.autograd.set_multithreading_enabled(False)  # as TorchTitan wants it for recomputation
+    timeout = timedelta(seconds=request.options.timeout)
+    store = dist.HashStore() if world == 1 else None  # type: ignore[attr-defined] # alone, no port is needed
+    more: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=timeout, **more)
+
+
+def _agree(problem: str | None) -> None:
+    """Go on only if no rank has a problem; rank 0 raises the first of them, the others leave without a word."""
+    problems: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    found = [(rank, text) for rank, text in enumerate(problems) if text is not None]
+    if not found:
+        return
+    if dist.get_rank():
+        raise Refused
+    rank, text = found[0]
+    raise ValueError(text if rank == 0 else f"rank {rank}: {text}")
+
+
+def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> RunRecord | None:
+    """Rank 0 holds the run while all train it."""
+    from nugpt.engines.titan.configure import settings
+    from nugpt.engines.titan.trainer import Observer, RunTrainer, lerp
+
+    quiet()
+    rank0, observer = dist.get_rank() == 0, Observer()
+    with ExitStack() as stack:
+        problem: str | None = None
+        ended: RunRecord | None = None
+        if rank0:
+            try:
+                directory = store.run(job.spec)
+                found = directory.record()
+                ended = found if found is not None and found.status in ("done", "diverged") else None
+                observer.guard = _hold(stack, directory, wait)
+            except (ValueError, OSError) as error:
+                problem = " ".join(str(error).split())
+        _agree(problem)
+        if _as_rank_0_has_it(ended is not None):
+            return ended
+        observer.say = say
+        observer.measurements = {"lerp": lambda step, tensors: lerp(job.spec, tensors)}
+        observer.stop_asked = stack.enter_context(_stop_asked(job.directory / STOP_FILE if rank0 else None))
+        trainer = RunTrainer.Config(job=job, **settings(job)).build()
+        try:
+            return trainer.run(observer)
+        finally:
+            trainer.close()
+
+
+def _hold(stack: ExitStack, directory: RunDirectory, wait: float) -> Callable[[], None]:
+    """Take the run, once whoever had it gives it back or has been silent for long enough."""
+    give_up = time.monotonic() + wait
+    while True:
+        try:
+            return stack.enter_context(holding([directory]))
+        except ValueError:
+            if time.monotonic() >= give_up:
+                raise
+        time.sleep(min(5.0, wait))
+
+
+def _as_rank_0_has_it(value: T) -> T:
+    """Rank 0's value, whatever this rank's is."""
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def quiet() -> None:
+    """TorchTitan's own lines are for those who develop it; warnings stay, but for those about what we do not use."""
+    warnings.filterwarnings("ignore", message="DTensor random operators")  # initial values come from our generators
+    logging.getLogger().setLevel(logging.WARNING)  # the logger that TorchTitan uses
+    logging.getLogger().addFilter(_matters)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """Whether a line of theirs is more than a guess at the device's peak FLOP/s, which nothing here reports."""
+    return not record.getMessage().startswith(("Error running lspci", "Peak flops undefined"))
+
+
+@contextmanager
+def _stop_asked(file: Path | None) -> Iterator[Callable[[], int | None]]:
+    """A function that says by which signal this process was asked to stop; the file stands for SIGUSR1."""
+    got: list[int] = []
+    looked = 0.0
+
+    def note(number: int, frame: Any) -> None:
+        if got and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        got.append(number)
+
+    def asked() -> int | None:
+        nonlocal looked
+        if not got and file is not None and time.monotonic() - looked > LOOK_EVERY:
+            looked = time.monotonic()
+            if file.exists():
+                got.append(signal.SIGUSR1)
+        return got[0] if got else None
+
+    from nugpt.engines.titan.trainer import STOP_SIGNALS
+
+    if file is not None:
+        file.unlink(missing_ok=True)  # of the turn before
+    before = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,99 @@
+"""What carries a run on many devices without changing its result, and whether a run and a mesh go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nugpt.kernels.attention import attention_named
+from nugpt.kernels.cross_entropy import loss_named
+from nugpt.spec.run import RunSpec
+
+ACTIVATIONS = ("none", "selective", "full")
+RESHARD = ("default", "always", "never")
+
+
+@dataclass(frozen=True)
+class TitanOptions:
+    """The mesh, memory against time, kernels, and how often to save and to log."""
+
+    device: str = "auto"  # auto: cuda when there is one, else cpu
+    tp: int = 1  # ranks that share each matrix product
+    replicate: int = 1  # groups of ranks with a whole model each; all other ranks share one by FSDP2
+    micro_batch: int | None = None  # sequences of a rank per forward and backward; None: all of its batch at once
+    activations: str = "none"  # what the backward pass computes again: none, selective, full
+    compile: bool | None = None  # None: on a GPU only
+    reshard: str = "default"  # whether gathered weights are dropped between forward and backward
+    attention: str = "folded"
+    loss: str = "chunked"
+    checkpoint_every: int | None = None  # steps; None: ten times a run
+    keep: int = 2  # checkpoints kept
+    log_every: int | None = None  # steps; None: two hundred rows a run
+    measure_every: int | None = None  # steps between measurements on gathered tensors; None: at the end alone
+    timeout: int = 600  # seconds after which a rank that waits for another gives up
+
+    def __post_init__(self) -> None:
+        attention_named(self.attention)
+        loss_named(self.loss)
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"device is {self.device!r}, but must be auto, cpu or cuda: a rank's number says which")
+        if self.activations not in ACTIVATIONS:
+            raise ValueError(f"activations is {self.activations!r}, but must be one of {', '.join(ACTIVATIONS)}")
+        if self.reshard not in RESHARD:
+            raise ValueError(f"reshard is {self.reshard!r}, but must be one of {', '.join(RESHARD)}")
+        if self.keep < 2:
+            raise ValueError(
+                f"keep is {self.keep}, but must be at least 2: the newest may be cut off while it is saved"
+            )
+        for name in ("tp", "replicate", "micro_batch", "checkpoint_every", "log_every", "measure_every", "timeout"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
+
+    def device_type(self) -> str:
+        """cpu or cuda, checked to exist."""
+        import torch
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device is 'cuda', but no CUDA device is visible")
+        return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """How the ranks of a run are laid out, and what each does per step."""
+
+    world: int
+    replicate: int
+    shard: int
+    tp: int
+    local_batch: int  # sequences of a rank per step
+    micro_batch: int  # of them per forward and backward
+
+    @property
+    def data(self) -> int:
+        """Ranks (or groups of them) that see different sequences."""
+        return self.replicate * self.shard
+
+
+def mesh_of(spec: RunSpec, options: TitanOptions, world: int) -> Mesh:
+    """The mesh of this run on so many ranks; what does not divide is refused."""
+    model, tp, replicate = spec.model, options.tp, options.replicate
+    if world % (tp * replicate):
+        raise ValueError(f"tp {tp} × replicate {replicate} is {tp * replicate}, but must divide the {world} ranks")
+    parts = {
+        "n_heads": model.n_heads,
+        "n_kv_heads": model.n_kv_heads,
+        "d_mlp": model.d_mlp,
+        "vocab_size": model.vocab_size,
+    }
+    for name, size in parts.items():
+        if size % tp:
+            raise ValueError(f"tp is {tp}, but must divide {name}, which is {size}")
+    data = world // tp
+    if spec.batch % data:
+        raise ValueError(f"a step has {spec.batch} sequences, but the {data} data-parallel ranks must divide them")
+    local = spec.batch // data
+    micro = min(options.micro_batch or local, local)
+    if local % micro:
+        raise ValueError(f"micro_batch is {micro}, but must divide the {local} sequences that a rank has per step")
+    return Mesh(world, replicate, data // replicate, tp, local, micro)

@@ -1,0 +1,272 @@
+"""`python -m nugpt.engines.titan.speed`: tokens per second of this engine, the lab engine and TorchTitan's own Llama.
+
+One call on one device, one after the other: the same shape, batch, pieces and precision, compiled (on a GPU), warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from nugpt.engines.titan import compat
+from nugpt.engines.titan.execute import Request, join, quiet
+from nugpt.engines.titan.options import TitanOptions, mesh_of
+from nugpt.spec.parametrization import parametrization
+from nugpt.spec.recipe import NO_DATA
+from nugpt.spec.run import RunSpec
+from nugpt.spec.scales import preset
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all three are measured at."""
+
+    spec: RunSpec
+    options: TitanOptions
+    device: torch.device
+    compiled: bool
+
+    def tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch of random tokens; what they say costs no time."""
+        shape = (self.spec.batch, self.spec.model.seq_len)
+        drawn = torch.randint(self.spec.model.vocab_size, shape, generator=torch.Generator().manual_seed(0))
+        return drawn, drawn.roll(-1, 1)
+
+
+def titan_step(bench: Bench) -> Step:
+    """A step of this engine."""
+    from nugpt.engines.titan.configure import Job, settings
+    from nugpt.engines.titan.trainer import RunTrainer
+
+    mesh = mesh_of(bench.spec, bench.options, 1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        job = Job(bench.spec, folder, folder, bench.options, mesh, bench.device.type)
+        values = settings(job) | {"dataloader": _loader(bench)}
+        trainer = RunTrainer.Config(job=job, **values).build()
+    trainer._start_counting()
+    batches = trainer.batch_generator(trainer.dataloader)
+
+    def step() -> None:
+        trainer.step = 0  # of a run without end: the schedule's place costs no time
+        trainer._step(batches, 0)
+
+    return step
+
+
+def lab_step(bench: Bench, kernels: str = "auto") -> Step:
+    """A step of the lab engine with one replica, by the kernels that it would choose here."""
+    from nugpt.engines.lab import Options
+    from nugpt.engines.lab.ensemble import Ensemble
+
+    chosen = Options(kernels=kernels).kernels_on(bench.device, bench.spec.model.architecture)
+    compiled = bench.compiled and chosen == "plain"
+    ensemble = Ensemble(
+        [bench.spec], bench.device, bench.options.attention, bench.options.loss, compiled, kernels=chosen
+    )
+    state = ensemble.initial_state()
+    tokens, targets = (x.unsqueeze(0).to(bench.device) for x in bench.tokens())
+    micro = min(bench.options.micro_batch or bench.spec.batch, bench.spec.batch)
+    return lambda: ensemble.train_step(state, tokens, targets, 1.0, micro)
+
+
+def llama_step(bench: Bench) -> Step:
+    """A step of TorchTitan's Llama at the same shape, by its own trainer, loss and optimizer."""
+    from torchtitan.components.checkpointer import CheckpointManager
+    from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+    from torchtitan.components.metrics import MetricsProcessor
+    from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
+    from torchtitan.config import CompileConfig, TrainingConfig
+    from torchtitan.config.configs import CommConfig, DebugConfig
+    from torchtitan.models.common.attention import ScaledDotProductAttention
+    from torchtitan.models.llama3 import Llama3Model, parallelize_llama
+    from torchtitan.models.llama3 import __dict__ as llama
+    from torchtitan.protocols.model_spec import ModelSpec
+    from torchtitan.trainer import Trainer
+
+    from nugpt.engines.titan.components import NoTokenizer
+    from nugpt.engines.titan.configure import parallelism
+
+    model, mesh = bench.spec.model, mesh_of(bench.spec, bench.options, 1)
+    rope = llama["ComplexRoPE"].Config(dim=model.head_dim, max_seq_len=model.seq_len, theta=model.rope_theta)
+    layers = llama["_build_llama3_layers"](
+        n_layers=model.n_layers,
+        dim=model.d_model,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        hidden_dim=model.d_mlp,
+        rope=rope,
+        attn_backend="flex",
+    )
+    for layer in layers:  # causal and nothing else, as ours is
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+    config = Llama3Model.Config(
+        dim=model.d_model,
+        vocab_size=model.vocab_size,
+        tok_embeddings=llama["Embedding"].Config(
+            num_embeddings=model.vocab_size, embedding_dim=model.d_model, param_init=llama["_EMBEDDING_INIT"]
+        ),
+        norm=llama["RMSNorm"].Config(normalized_shape=model.d_model, param_init=llama["_NORM_INIT"]),
+        lm_head=llama["Linear"].Config(
+            in_features=model.d_model,
+            out_features=model.vocab_size,
+            param_init=llama["_output_linear_init"](model.d_model),
+        ),
+        layers=layers,
+    )
+    loss = CrossEntropyLoss.Config(global_vocab_size=model.vocab_size)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer.Config(
+            model_spec=ModelSpec("llama", "same shape", config, parallelize_llama, None, None, None),
+            dump_folder=folder,
+            loss=ChunkedLossWrapper.Config(loss_fn=loss),
+            tokenizer=NoTokenizer.Config(),
+            dataloader=_loader(bench, targets=False),
+            optimizer=default_adamw(),
+            lr_scheduler=LRSchedulersContainer.Config(warmup_steps=0),
+            training=TrainingConfig(
+                local_batch_size=mesh.micro_batch,
+                global_batch_size=bench.spec.batch,
+                seq_len=model.seq_len,
+                steps=bench.spec.steps,
+                mixed_precision_param=bench.spec.precision,
+                disable_cuda_graphs=True,
+            ),
+            parallelism=parallelism(bench.options, mesh),
+            metrics=MetricsProcessor.Config(disable_color_printing=True, log_freq=10**9),
+            checkpoint=CheckpointManager.Config(enable=False),
+            activation_checkpoint=None,
+            compile=CompileConfig(enable=bench.compiled),
+            comm=CommConfig(trace_buf_size=0),
+            debug=DebugConfig(seed=0, enable_structured_logging=False),
+            hf_assets_path=".",
+        ).build()
+    trainer.step = 2  # not the first, which it logs
+    batches = trainer.batch_generator(trainer.dataloader)
+    return lambda: trainer.train_step(batches)
+
+
+def plain_lab_step(bench: Bench) -> Step:
+    """A step of the lab engine by the functions that this engine uses too."""
+    return lab_step(bench, "plain")
+
+
+STEPS: dict[str, Callable[[Bench], Step]] = {
+    "titan": titan_step,
+    "lab": lab_step,
+    "lab-plain": plain_lab_step,
+    "llama": llama_step,
+}
+
+
+def measure(bench: Bench, names: list[str], steps: int, rounds: int) -> dict[str, Any]:
+    """Median tokens per second of each over its rounds, and the most memory that it took."""
+    per_step, found = bench.spec.batch * bench.spec.model.seq_len, {}
+    for name in names:  # one at a time in memory: the rounds of each follow one another
+        _reset(bench.device)
+        step = STEPS[name](bench)
+        for _ in range(3):
+            step()
+        rates = []
+        for _ in range(rounds):
+            _synchronize(bench.device)
+            start = time.perf_counter()
+            for _ in range(steps):
+                step()
+            _synchronize(bench.device)
+            rates.append(steps * per_step / (time.perf_counter() - start))
+        cuda = bench.device.type == "cuda"
+        peak = torch.cuda.max_memory_allocated(bench.device) if cuda else None
+        found[name] = {"tokens_per_s": median(rates), "rounds": rates, "peak_memory_bytes": peak}
+        del step
+        print(f"{name}: {found[name]['tokens_per_s']:,.0f} tokens/s", file=sys.stderr, flush=True)
+    return found
+
+
+def _loader(bench: Bench, targets: bool = True) -> Any:
+    """A loader of one batch over and over."""
+    from torchtitan.components.dataloader import BaseDataLoader
+
+    class Same(BaseDataLoader):
+        @dataclass(kw_only=True, slots=True)
+        class Config(BaseDataLoader.Config):
+            """Nothing to set."""
+
+        def __init__(self, config: Any, *, local_batch_size: int, **_: Any) -> None:
+            self.size = local_batch_size
+
+        def __iter__(self) -> Iterator[Any]:
+            pieces = [x.split(self.size) for x in bench.tokens()]
+            while True:
+                for tokens, wanted in zip(*pieces, strict=True):
+                    yield {"input": tokens} | ({"targets_BT": wanted} if targets else {}), wanted
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            pass
+
+    return Same.Config()
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _reset(device: torch.device) -> None:
+    gc.enable()  # TorchTitan turns it off
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print JSON."""
+    parser = argparse.ArgumentParser(prog="nugpt.engines.titan.speed", description=__doc__)
+    parser.add_argument("--preset", default="paper-l12h12", help="the model's shape and its scale's batch")
+    parser.add_argument("--micro-batch", type=int, default=8, help="sequences per forward and backward")
+    parser.add_argument("--steps", type=int, default=10, help="steps per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--attention", default=TitanOptions.attention)
+    parser.add_argument("--loss", default=TitanOptions.loss)
+    given = parser.parse_args(arguments)
+    options = TitanOptions(
+        device=given.device, micro_batch=given.micro_batch, attention=given.attention, loss=given.loss
+    )
+    kind = options.device_type()
+    scale, model = preset(given.preset)
+    precision = "bfloat16" if kind == "cuda" else "float32"
+    table = parametrization("nugpt")
+    spec = RunSpec(model, table, scale.base, 2**-7, 80_000, scale.batch, NO_DATA, precision=precision)
+    compat.prepare(kind)
+    quiet()
+    join(Request(Path(), Path(), Path(), options), 1)
+    bench = Bench(spec, options, torch.device(kind), kind == "cuda")
+    found = measure(bench, given.only, given.steps, given.rounds)
+    device = torch.cuda.get_device_name() if kind == "cuda" else "CPU"
+    about = {"preset": given.preset, "batch": spec.batch, "micro_batch": given.micro_batch, "precision": precision}
+    print(json.dumps(about | {"device": device, "torch": torch.__version__, "found": found}, indent=1))
+    torch.distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

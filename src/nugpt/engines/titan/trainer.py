@@ -1,0 +1,404 @@
+"""TorchTitan's trainer with our loop: the step, what is logged and saved, and the record at the end.
+
+Nothing in a step waits for the device but one read of the step before, so that all ranks stop at the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torchtitan.distributed import ParallelDims
+from torchtitan.trainer import Trainer
+
+import nugpt
+from nugpt.core.schedule import multiplier
+from nugpt.data.tokenizer import TOKENIZER_FILE
+from nugpt.engines.lab.device import device_name
+from nugpt.engines.lab.ensemble import DIVERGED_ABOVE, DIVERGED_FOR
+from nugpt.engines.lab.evaluate import ValidationSet
+from nugpt.engines.lab.loop import EMA_BETA, Interrupted, source_hash
+from nugpt.engines.titan.configure import Job
+from nugpt.engines.titan.gradients import grad_norm_square, scale_gradients_, sum_vector_gradients_
+from nugpt.engines.titan.model import named_parameters
+from nugpt.engines.titan.sphere import norm_error
+from nugpt.engines.titan.validate import validate
+from nugpt.spec.model import flops_per_token
+from nugpt.spec.record import RunRecord
+from nugpt.spec.run import RunSpec
+from nugpt.store import RunDirectory
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # some clusters announce preemption by the last
+
+# (step, every parameter whole on rank 0's CPU) → a row's values, kept in the metrics under the measurement's name
+Measurement = Callable[[int, Mapping[str, Tensor]], Mapping[str, Any]]
+
+
+@dataclass
+class Course:
+    """What a run carries from step to step beside weights and Adam's state; saved with them."""
+
+    died_at: int = -1
+    high: int = 0  # steps in a row with a loss above the bound
+    loss_sum: float = 0.0  # since the last logged row
+    logged: int = 0  # steps in loss_sum
+    grad_norm: float = 0.0
+    ema: float | None = None
+    wall_s: float = 0.0
+    train_loss: float | None = None
+    val_loss: float | None = None
+    by_source: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Observer:
+    """What rank 0 tells of a run while it goes on."""
+
+    guard: Callable[[], None] = lambda: None  # called before anything is written; raises to leave it unwritten
+    say: Callable[[str], None] = lambda text: None
+    stop_asked: Callable[[], int | None] = lambda: None  # a signal's number when the run is to save and stop
+    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+
+
+class RunTrainer(Trainer):
+    """A run from where it stands to its record."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        """TorchTitan's, and the job it was made from."""
+
+        job: Job
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.job: Job = config.job
+        self.spec = self.job.spec
+        (self.model,) = self.model_parts
+        self.named = list(named_parameters(self.model))
+        self.roles = self.spec.model.roles
+        self.rank0 = dist.get_rank() == 0
+        self.directory = RunDirectory(self.job.directory)
+        batch_mesh = self.parallel_dims.get_mesh("batch") if self.parallel_dims.dp_enabled else None
+        self.data_rank = 0 if batch_mesh is None else batch_mesh.get_local_rank()
+        self.course = Course()
+        self.rates: list[float] = []
+        self.bound = math.log(self.spec.model.vocab_size) + DIVERGED_ABOVE
+        self.patience = max(1, min(DIVERGED_FOR, self.spec.steps // 10))
+
+    def init_distributed(self) -> ParallelDims:
+        """The process group is there already: what every rank had to say was exchanged over it."""
+        return ParallelDims.from_config(self.config.parallelism, dist.get_world_size())
+
+    def run(self, observer: Observer) -> RunRecord | None:
+        """Train to the end; rank 0 gets the record."""
+        spec, options = self.spec, self.job.options
+        self._restore()
+        validation = ValidationSet.of(self.dataloader.dataset, spec.model.seq_len, spec.val_windows)
+        validate_at = {math.ceil(k * spec.steps / spec.validations) for k in range(1, spec.validations + 1)}
+        log_every = options.log_every or max(1, spec.steps // 200)
+        save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))
+        measure_every = options.measure_every
+        if self.rank0:
+            _keep_tokenizer(self.directory, self.dataloader.dataset)
+        self._start_counting()
+        batches, late = self.batch_generator(self.dataloader), _Late(self.device)
+        self.clock = self.logged_at = time.monotonic()
+        stopping: int | None = None
+        while self.step < spec.steps:
+            course = multiplier(spec.schedule, self.step, spec.steps)
+            asked, died = late.exchange(self._step(batches, observer.stop_asked() or 0))
+            if died:
+                return self._finish("diverged", course, observer)
+            if self.step % log_every == 0 or self.step == spec.steps:
+                self._log(course, observer)
+            if self.step in validate_at:
+                self._validate(validation, observer)
+            if measure_every is not None and self.step % measure_every == 0:
+                self._measure(observer)
+            stopping = asked or None
+            if stopping is not None and self.step < spec.steps:
+                self._save(observer)
+                raise Interrupted(self.step, stopping)
+            if self.step % save_every == 0 and self.step < spec.steps:
+                self._save(observer)
+        asked, died = late.exchange(None)
+        record = self._finish("diverged" if died else "done", course, observer)
+        if stopping or asked:  # it came while the last steps were taken
+            raise Interrupted(self.step, stopping or asked)
+        return record
+
+    def _restore(self) -> None:
+        """Where the run was interrupted, on whatever mesh, or its beginning."""
+        newest = self.checkpointer.newest()
+        if newest is not None:
+            small = self.checkpointer.restore(newest)
+            if small.get("spec") != self.spec.hash:
+                raise ValueError(f"checkpoint {newest} is of run {small.get('spec')!r}, but this is {self.spec.hash}")
+            self.step = small["step"]
+            self.course = Course(**small["course"])
+            self.dataloader.step = self.step
+            self.lr_schedulers.load_state_dict({"last_epoch": self.step})
+            for scheduler in self.lr_schedulers:
+                for group, lr in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+                    group["lr"] = lr
+        if self.rank0:
+            self.directory.cut_metrics(self.step)
+
+    def _start_counting(self) -> None:
+        """The counters as tensors on the device."""
+        course, device = self.course, self.device
+        self.died_at = torch.tensor(course.died_at, device=device)
+        self.high = torch.tensor(course.high, device=device)
+        self.loss_sum = torch.tensor(course.loss_sum, dtype=torch.float64, device=device)
+        self.grad_norm = torch.tensor(course.grad_norm, dtype=torch.float64, device=device)
+
+    def _step(self, batches: Iterator[Any], stop: int) -> Tensor:
+        """One optimizer step; whether a rank was asked to stop (by which signal) and whether the run has diverged."""
+        self.optimizers.zero_grad()
+        tokens = self.spec.batch * self.spec.model.seq_len
+        loss = torch.zeros((), device=self.device)
+        for _ in range(self.gradient_accumulation_steps):
+            inputs, _ = next(batches)
+            inputs = {name: self._to_device(x) for name, x in inputs.items()}
+            loss += self.forward_backward_step(
+                input_dict=inputs, labels=inputs["targets_BT"], global_valid_tokens=tokens
+            ).detach()
+        sum_vector_gradients_(self.named)
+        # All that ranks must agree on in one sum: the loss, the gradient's length, and whether one was asked to stop.
+        mine = torch.stack([loss.double() / self.parallel_dims.tp, grad_norm_square(self.named).double()])
+        asked = torch.tensor([float(stop == number) for number in STOP_SIGNALS], dtype=torch.float64)
+        shared = torch.cat([mine, self._to_device(asked)])
+        dist.all_reduce(shared)
+        loss, grad_norm = shared[0], shared[1].sqrt()
+        if self.spec.grad_clip is not None:
+            scale_gradients_(self.named, (self.spec.grad_clip / grad_norm.clamp_min(self.spec.grad_clip)).nan_to_num(0))
+        self.optimizers.step()  # and retraction, which is its hook
+        self.lr_schedulers.step()
+        self.high = torch.where(loss > self.bound, self.high + 1, 0)
+        healthy = loss.isfinite() & grad_norm.isfinite() & (self.high < self.patience)
+        self.died_at = torch.where((self.died_at < 0) & ~healthy, self.step, self.died_at)
+        self.loss_sum += torch.where(healthy, loss, 0.0)
+        self.grad_norm = torch.where(healthy, grad_norm, self.grad_norm)
+        self.course.logged += 1
+        self.step += 1
+        self.gc_handler.run(self.step)
+        return torch.cat([shared[2:], (self.died_at >= 0).double().unsqueeze(0)])
+
+    def _to_device(self, x: Tensor) -> Tensor:
+        """A copy on the device that nobody waits for."""
+        if self.device.type == "cuda":
+            x = x.pin_memory()
+        return x.to(self.device, non_blocking=True)
+
+    def _log(self, course: float, observer: Observer) -> None:
+        """A row of metrics: mean loss since the last one, gradient norm, distance from the sphere."""
+        error = norm_error(self.named, self.roles).to(self.device)
+        dist.all_reduce(error, op=dist.ReduceOp.MAX)
+        state, row = self.course, {"step": self.step, "kind": "train", "lr_multiplier": course}
+        died_at = int(self.died_at)
+        if died_at >= 0:
+            row["diverged_at"] = died_at
+        else:
+            state.train_loss = float(self.loss_sum) / state.logged
+            distance = float(error)
+            row["loss"], row["grad_norm"] = state.train_loss, float(self.grad_norm)
+            row["norm_error"] = distance if math.isfinite(distance) else None
+        now = time.monotonic()
+        rate = state.logged * self.spec.batch * self.spec.model.seq_len / (now - self.logged_at)
+        self.logged_at = now
+        if state.logged:
+            self.rates.append(rate)
+        self.loss_sum.zero_()
+        state.logged = 0
+        self._write(row, observer)
+        if died_at < 0:
+            observer.say(
+                f"step {self.step}/{self.spec.steps}  loss {row['loss']:.4f}  gradient {row['grad_norm']:.3g}  "
+                f"{rate:,.0f} tokens/s"
+            )
+
+    def _validate(self, data: ValidationSet, observer: Observer) -> None:
+        mesh, state = self.job.mesh, self.course
+        mean, by_source = validate(self.model, data, mesh.micro_batch, self.data_rank, mesh.data, mesh.tp, self.device)
+        if not math.isfinite(mean):
+            state.val_loss, state.by_source = None, {}
+            return
+        state.val_loss, state.by_source = mean, by_source
+        state.ema = mean if state.ema is None else EMA_BETA * state.ema + (1 - EMA_BETA) * mean
+        values = {"val_loss": mean, "val_loss_ema": state.ema, "val_loss_by_source": by_source}
+        self._write({"step": self.step, "kind": "validation", **values}, observer)
+        observer.say(f"step {self.step}/{self.spec.steps}  validation loss {mean:.4f} (EMA {state.ema:.4f})")
+
+    def _measure(self, observer: Observer) -> None:
+        """Measurements on gathered tensors, which rank 0 makes while the others wait."""
+        whole = gathered(self.named, self.rank0)
+        for name, measurement in observer.measurements.items():
+            if self.rank0:
+                self._write({"step": self.step, "kind": name, **measurement(self.step, whole)}, observer)
+
+    def _write(self, row: Mapping[str, Any], observer: Observer) -> None:
+        if self.rank0:
+            observer.guard()
+            self.directory.append_metrics([row])
+
+    def _save(self, observer: Observer) -> None:
+        """A checkpoint; the time since the last one is the run's."""
+        state = self.course
+        state.died_at, state.high = int(self.died_at), int(self.high)
+        state.loss_sum, state.grad_norm = float(self.loss_sum), float(self.grad_norm)
+        now = time.monotonic()
+        state.wall_s += now - self.clock
+        if self.rank0:
+            observer.guard()
+        self.checkpointer.write(self.step, {"spec": self.spec.hash, "course": vars(state)}, self.job.options.keep)
+        self.clock = time.monotonic()
+
+    def _finish(self, status: str, course: float, observer: Observer) -> RunRecord | None:
+        """The last row, the last checkpoint and the record; a diverged run's weights are not worth keeping."""
+        if status == "diverged":
+            if self.course.logged:
+                self._log(course, observer)
+            self.course.wall_s += time.monotonic() - self.clock
+        else:
+            self._save(observer)
+        alphas = gathered([(n, p) for n, p in self.named if self.roles(n).role in ("alpha_A", "alpha_M")], self.rank0)
+        if not self.rank0:
+            return None
+        record = self._record(status, alphas)
+        observer.guard()
+        self.directory.write_record(record)
+        return record
+
+    def _record(self, status: str, alphas: Mapping[str, Tensor]) -> RunRecord:
+        state, spec, died_at = self.course, self.spec, int(self.died_at)
+        if state.val_loss is None and status == "done":  # the last validation was not finite
+            status = "diverged"
+        diverged = status == "diverged"
+        steps = died_at if died_at >= 0 else self.step
+        tokens = steps * spec.batch * spec.model.seq_len
+        return RunRecord(
+            hash=spec.hash,
+            status=status,
+            steps=steps,
+            tokens=tokens,
+            flops=float(tokens) * flops_per_token(spec.model),
+            wall_s=state.wall_s,
+            val_loss=None if diverged else state.val_loss,
+            val_loss_ema=None if diverged else state.ema,
+            train_loss=None if diverged else state.train_loss,
+            diverged_at=died_at if died_at >= 0 else (self.step if diverged else None),
+            val_loss_by_source={} if diverged else state.by_source,
+            lerp={} if diverged else lerp(spec, alphas),
+            resolved=spec.resolved().to_dict(),
+            carried_by=self._carried_by(),
+        )
+
+    def _carried_by(self) -> dict[str, Any]:
+        job, options, mesh, cuda = self.job, self.job.options, self.job.mesh, self.device.type == "cuda"
+        return {
+            "engine": "titan",
+            "nugpt": nugpt.__version__,
+            "torch": torch.__version__,
+            "torchtitan": _version("torchtitan"),
+            "python": platform.python_version(),
+            "device": device_name(self.device),
+            "device_type": self.device.type,
+            "threads": torch.get_num_threads(),
+            "ranks": mesh.world,
+            "mesh": {"replicate": mesh.replicate, "shard": mesh.shard, "tp": mesh.tp},
+            "compile": job.compiles,
+            "kernels": "plain",
+            "attention": options.attention,
+            "loss": options.loss,
+            "micro_batch": mesh.micro_batch,
+            "activations": options.activations,
+            "replicas": 1,
+            "deterministic": False,
+            "tokens_per_s": median(self.rates) if self.rates else None,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else None,
+            "data": str(job.data),
+            "data_hash": self.spec.data,
+            "code": source_hash(),
+        }
+
+
+class _Late:
+    """Numbers of the device, read a step late: by then they are there, and nobody waits for the step in flight."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self.before: tuple[Tensor, Any] | None = None
+
+    def exchange(self, values: Tensor | None) -> tuple[int, bool]:
+        """Take these, and return those of the call before: the signal asked to stop by (or 0), and whether it died."""
+        before, self.before = self.before, None
+        if values is not None:
+            host, event = values.to("cpu", non_blocking=self.cuda), None
+            if self.cuda:
+                event = torch.cuda.Event()
+                event.record()
+            self.before = host, event
+        if before is None:
+            return 0, False
+        if before[1] is not None:
+            before[1].synchronize()
+        *asked, died = before[0].tolist()
+        signals = [number for number, ranks in zip(STOP_SIGNALS, asked, strict=True) if ranks]
+        return (signals[0] if signals else 0), bool(died)
+
+
+@torch.no_grad()
+def gathered(named: Sequence[tuple[str, Tensor]], keep: bool) -> dict[str, Tensor]:
+    """Whole tensors on the CPU where `keep`; all ranks must call this together, one tensor is whole at a time."""
+    whole = {}
+    for name, tensor in named:
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if keep:
+            whole[name] = full.detach().cpu()
+    return whole
+
+
+def lerp(spec: RunSpec, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Mean and standard deviation of the effective α_A, α_M: over all blocks and components, and block by block."""
+    if spec.model.architecture != "normalized":
+        return {}
+    found = {}
+    for role in ("alpha_A", "alpha_M"):
+        stored = torch.stack([tensors[f"blocks.{i}.{role}.stored"] for i in range(spec.model.n_layers)])
+        effective = (spec.resolved().gains[role] * stored).abs().double()
+        found[role] = {
+            "mean": float(effective.mean()),
+            "std": float(effective.std(unbiased=False)),
+            "mean_by_block": effective.mean(1).tolist(),
+            "std_by_block": effective.std(1, unbiased=False).tolist(),
+        }
+    return found
+
+
+def _keep_tokenizer(directory: RunDirectory, dataset: Any) -> None:
+    """Keep with the run what turns its tokens into text, as the lab engine does."""
+    tokenizer = dataset.tokenizer()
+    if tokenizer.text:
+        directory.keep_file(TOKENIZER_FILE, tokenizer.text.encode())
+    about = {"content_hash": dataset.content_hash, "end_of_text": tokenizer.end_of_text, "path": str(dataset.path)}
+    directory.keep_file("data.json", json.dumps(about).encode())
+
+
+def _version(package: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # carried to a node as bare files
+        return None

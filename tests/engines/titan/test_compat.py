@@ -1,0 +1,66 @@
+"""The shims: a node that has torch and little else, and a torch without the names that later ones have."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.engines.titan.ranks import Place, make_run, rows
+
+from nugpt.data import TokenDataset
+
+pytestmark = pytest.mark.titan
+
+# What the extra `titan` brings along and no run of ours uses, and one name that torch 2.11 lacks.
+BARE_NODE = """
+import importlib.util, sys
+absent = set("datasets torchdata tensorboard wandb einops torch_checkpointing PIL pandas rich typeguard triton".split())
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in absent else found(name, package)
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in absent:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import torch.distributed.fsdp
+if hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
+    del torch.distributed.fsdp.DataParallelMeshDims
+from nugpt.engines.titan.__main__ import main
+status = main(sys.argv[1:])
+real = {name.split(".")[0] for name, module in sys.modules.items() if getattr(module, "__file__", None)}
+print("theirs:", *sorted(real & {"torchtitan", "spmd_types", "tyro", "datasets", "torchdata"}))
+sys.exit(status)
+"""
+
+
+def test_a_node_that_lacks_what_torchtitan_imports_and_we_do_not_use(place: Place, dataset: TokenDataset) -> None:
+    spec = make_run(dataset)
+    command = [sys.executable, "-c", BARE_NODE, *place.arguments(spec, "runs")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert found.returncode == 0, found.stderr
+    assert "theirs: spmd_types torchtitan tyro\n" in found.stdout
+    assert len(rows(place.directory(spec, "runs"), "train")) == 20
+
+
+def test_without_torchtitan_the_way_to_get_it_is_said(place: Place, dataset: TokenDataset) -> None:
+    missing = "import sys, importlib.util as u\nfound = u.find_spec\n"
+    missing += "u.find_spec = lambda name, package=None: None if name == 'torchtitan' else found(name, package)\n"
+    missing += "from nugpt.engines.titan.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", missing, *place.arguments(make_run(dataset), "runs")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert found.returncode == 2
+    assert found.stderr == (
+        "nugpt: error: the titan engine needs torchtitan, which is not installed: pip install 'nugpt[titan]'\n"
+    )
+
+
+def test_each_shim_says_when_it_can_go() -> None:
+    from nugpt.engines.titan import compat
+
+    source = Path(compat.__file__).read_text(encoding="utf-8")
+    shims = [name for name in vars(compat) if name.startswith(("_name_", "_stand_in_for", "_set_device"))]
+    assert len(shims) >= 4
+    assert all("Until" in (getattr(compat, name).__doc__ or "") for name in shims)
+    assert all(f"    {name}(" in source[source.index("def prepare") : source.index("def _name")] for name in shims)

@@ -1,0 +1,120 @@
+"""Distributed checkpoints are read without running what they hold."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+from nugpt.engines.titan.dcp import METADATA_FILE, by_step, load_tensors, read_metadata, read_state, save_tensors
+
+TENSORS = {"E_in.weight": torch.randn(6, 4), "optimizer.state.E_in.weight.exp_avg": torch.randn(6, 4).bfloat16()}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    save_tensors(tmp_path / "step-3", dict(TENSORS))
+    return tmp_path / "step-3"
+
+
+def rewrite(checkpoint: Path, change: Any) -> None:
+    """Change the metadata as an attacker would: with all of pickle."""
+    path = checkpoint / METADATA_FILE
+    found = pickle.loads(path.read_bytes())  # noqa: S301 - written by this test
+    change(found)
+    path.write_bytes(pickle.dumps(found))
+
+
+class Evil:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_what_was_written_comes_back(checkpoint: Path) -> None:
+    found = load_tensors(checkpoint)
+    assert found.keys() == TENSORS.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in TENSORS.items())
+    some = load_tensors(checkpoint, {"E_in.weight": torch.empty(6, 4)})
+    assert torch.equal(some["E_in.weight"], TENSORS["E_in.weight"])
+
+
+@pytest.mark.parametrize("place", ["whole", "within"])
+def test_code_in_the_metadata_does_not_run(place: str, checkpoint: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    evil = pickle.dumps(Evil(trace))
+    pickle.loads(evil)  # noqa: S301 - shows that it would
+    assert trace.exists()
+    trace.unlink()
+    if place == "whole":
+        (checkpoint / METADATA_FILE).write_bytes(evil)
+    else:
+        rewrite(checkpoint, lambda found: setattr(found, "planner_data", Evil(trace)))
+    for read in (read_metadata, load_tensors):
+        with pytest.raises(ValueError, match=r"cannot be read: names .*, which no checkpoint of ours holds"):
+            read(checkpoint)
+    assert not trace.exists()
+
+
+def test_code_in_a_tensor_file_does_not_run(checkpoint: Path, tmp_path: Path) -> None:
+    trace, (path,) = tmp_path / "ran", list(checkpoint.glob("*.distcp"))
+    buffer = io.BytesIO()
+    torch.save(Evil(trace), buffer)
+    path.write_bytes(buffer.getvalue())
+
+    def whole_file(found: Any) -> None:
+        for info in found.storage_data.values():
+            info.offset, info.length = 0, len(buffer.getvalue())
+
+    rewrite(checkpoint, whole_file)
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_tensors(checkpoint)
+    assert not trace.exists()
+
+
+def test_what_is_no_tensor_is_refused(checkpoint: Path) -> None:
+    rewrite(checkpoint, lambda found: found.state_dict_metadata.update({"E_in.weight": BytesStorageMetadata()}))
+    with pytest.raises(ValueError, match=r"holds 'E_in\.weight', which is no tensor"):
+        load_tensors(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["../secret.distcp", "/etc/passwd", "a/b.distcp"])
+def test_a_file_outside_the_checkpoint_is_refused(name: str, checkpoint: Path) -> None:
+    def elsewhere(found: Any) -> None:
+        for info in found.storage_data.values():
+            info.relative_path = name
+
+    rewrite(checkpoint, elsewhere)
+    with pytest.raises(ValueError, match="which is none of a checkpoint's"):
+        load_tensors(checkpoint)
+
+
+def test_spoiled_files_are_refused_in_words(checkpoint: Path) -> None:
+    (path,) = checkpoint.glob("*.distcp")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_tensors(checkpoint)
+    (checkpoint / METADATA_FILE).write_bytes(b"\x80")
+    with pytest.raises(ValueError, match=r"\.metadata cannot be read"):
+        read_metadata(checkpoint)
+    with pytest.raises(ValueError, match=r"has no nugpt\.json"):
+        read_state(checkpoint)
+
+
+def test_a_checkpoint_that_was_cut_off_is_none(checkpoint: Path) -> None:
+    save_tensors(checkpoint.parent / "step-20", dict(TENSORS))
+    (checkpoint.parent / "step-100").mkdir()
+    assert [path.name for path in by_step(checkpoint.parent)] == ["step-3", "step-20"]
+    (checkpoint.parent / "step-20" / METADATA_FILE).unlink()
+    assert [path.name for path in by_step(checkpoint.parent)] == ["step-3"]
+    with pytest.raises(ValueError, match="is no distributed checkpoint"):
+        read_metadata(checkpoint.parent / "step-20")

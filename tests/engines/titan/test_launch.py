@@ -1,0 +1,125 @@
+"""`nugpt launch`: what it prints, and a job on a real SLURM whose two nodes are this machine."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from tests.engines.titan.ranks import Place, make_run, rows
+from tests.sweep.test_slurm import (  # noqa: F401 - fixtures
+    Cluster,
+    _no_job_outlives_its_test,
+    cluster,
+    tell,
+    until,
+)
+
+from nugpt.cli.main import main
+from nugpt.data import TokenDataset
+from nugpt.sweep.executors.slurm import SlurmOptions
+from nugpt.sweep.executors.torchrun import Nodes, job_script
+
+
+def launch(place: Place, spec: object, *more: str) -> list[str]:
+    recipe = place.recipe(spec)  # type: ignore[arg-type]
+    return ["launch", "--recipe", str(recipe), "--data", str(place.data), "--store", str(place.root / "runs"), *more]
+
+
+def test_the_command_for_this_machine(place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = make_run(dataset)
+    assert main(launch(place, spec, "--gpus-per-node", "2", "--tp", "2", "--activations", "full")) == 0
+    words = shlex.split(capsys.readouterr().out)
+    assert words[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert "--nproc-per-node=2" in words
+    after = words[words.index("nugpt.engines.titan") + 1 :]
+    assert f"--recipe={place.root / spec.hash}.json" in after
+    assert {"--tp=2", "--activations=full", f"--store={place.root / 'runs'}"} <= set(after)
+    assert not (place.root / "runs").exists()  # printing writes nothing
+
+
+def test_the_job_asks_for_what_was_asked_for(
+    place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = make_run(dataset)
+    sized = ("--nodes", "2", "--gpus-per-node", "2", "--cpus-per-task", "32", "--memory", "500G")
+    slurm = ("--slurm", "--partition", "gpu", "--time-limit", "1-00:00:00", "--account", "me", "--sbatch=--qos=long")
+    assert main(launch(place, spec, *sized, *slurm)) == 0
+    text = capsys.readouterr().out
+    asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    run = place.root / "runs" / spec.hash
+    assert asked == [
+        f"--job-name=nugpt-{spec.hash}",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=2",
+        "--cpus-per-task=32",
+        "--mem=500G",
+        "--partition=gpu",
+        "--time=1-00:00:00",
+        "--account=me",
+        f'--output="{run}/slurm/%j.log"',
+        "--open-mode=append",
+        "--signal=B:USR1@300",
+        "--requeue",
+        "--qos=long",
+    ]
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert "--nnodes=2 --nproc-per-node=2" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--gpus-per-node", "3"), "a step has 4 sequences, but the 3 data-parallel ranks must divide them"),
+        (("--gpus-per-node", "4", "--tp", "4"), "tp is 4, but must divide n_kv_heads, which is 2"),
+        (("--gpus-per-node", "0"), "gpus_per_node is 0, but must be at least 1"),
+        (("--nodes", "2", "--gpus-per-node", "1"), "without --slurm the command is for this machine alone"),
+        (("--gpus-per-node", "1", "--submit"), "--submit needs --slurm"),
+        (("--gpus-per-node", "1", "--slurm", "--time-limit", "soon"), "time_limit is 'soon'"),
+        (("--gpus-per-node", "1", "--precision", "float16"), "precision is 'float16'"),
+        (("--gpus-per-node", "1", "--data", "nowhere"), "nowhere"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_submitted(
+    more: tuple[str, ...], words: str, place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(launch(place, make_run(dataset), *more)) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_a_job_without_gpus_asks_for_none(place: Place) -> None:
+    assert "--gpus" not in job_script(place.root, Nodes(1, 2), "python", ["-m", "x"], SlurmOptions(), gpus=False)
+
+
+@pytest.mark.slurm
+@pytest.mark.titan
+@pytest.mark.timeout(400)
+def test_two_nodes_save_at_a_notice_and_go_on_when_queued_again(
+    cluster: Cluster,  # noqa: F811
+    place: Place,
+    dataset: TokenDataset,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = replace(make_run(dataset), steps=300)
+    where = ("--slurm", "--submit", "--partition", "low", "--nodes", "2", "--gpus-per-node", "1", "--device", "cpu")
+    assert main(launch(place, spec, *where, "--cpus-per-task", "1", "--checkpoint-every", "1000")) == 0
+    job = capsys.readouterr().out.split("job ")[1].split(":")[0]
+    directory = place.directory(spec, "runs")
+    until(lambda: directory.read_metrics()[5:], "the two nodes train together")
+    tell("scancel", "--batch", "--signal=USR1", job)  # what the scheduler sends before the time limit
+    log = directory.path / "slurm" / f"{job}.log"
+    until(lambda: "the state is saved" in log.read_text(), "the notice is heeded")
+    (checkpoint,) = (directory.path / "dcp").iterdir()
+    until(lambda: "Restarts=1" in tell("scontrol", "show", "job", job), "the job is queued again")
+    until(directory.record, "the run comes to its end", seconds=200)
+    record = directory.record()
+    assert record is not None
+    assert (record.status, record.steps, record.carried_by["ranks"]) == ("done", 300, 2)
+    assert list(rows(directory, "train")) == list(range(1, 301))  # every row once, though it was interrupted
+    assert 0 < int(checkpoint.name.removeprefix("step-")) < 300

@@ -1,0 +1,165 @@
+"""What was interrupted goes on with the same losses, on the same mesh or another, and between the engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engines.small import last_tensors, train
+from tests.engines.titan.ranks import STEPS, Place, make_run, rows, run, said, start
+from tests.engines.titan.test_parity import SAME, assert_same
+
+from nugpt.data import TokenDataset
+from nugpt.engines.titan.convert import to_distributed, to_safetensors
+from nugpt.spec.run import RunSpec
+from nugpt.store import RunDirectory
+
+pytestmark = pytest.mark.titan
+
+
+@pytest.fixture(scope="module")
+def spec(dataset: TokenDataset) -> RunSpec:
+    return make_run(dataset)
+
+
+@pytest.fixture(scope="module")
+def whole(spec: RunSpec, dataset: TokenDataset, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The run without interruption, by the lab engine."""
+    store = tmp_path_factory.mktemp("whole")
+    train([spec], store, dataset)
+    return RunDirectory(store / spec.hash)
+
+
+def wait_for(reached: Callable[[], bool], processes: list[BaseProcess]) -> None:
+    while not reached():
+        assert all(process.is_alive() for process in processes), "a rank ended before the test could interrupt it"
+        time.sleep(0.005)
+
+
+def logged(directory: RunDirectory) -> int:
+    return len(directory.metrics.read_text().splitlines()) if directory.metrics.is_file() else 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((2, ()), (1, ())), ((1, ()), (2, ("--tp", "2"))), ((4, ("--tp", "2")), (2, ()))],
+    ids=["fsdp 2 to 1 rank", "1 rank to tp 2", "fsdp × tp to fsdp 2"],
+)
+def test_killed_and_resumed_on_another_mesh(
+    before: tuple[int, tuple[str, ...]],
+    after: tuple[int, tuple[str, ...]],
+    spec: RunSpec,
+    whole: RunDirectory,
+    place: Place,
+) -> None:
+    directory = place.directory(spec, "runs")
+    processes = start(place.arguments(spec, "runs", *before[1]), before[0], place.root / "log")
+    wait_for(lambda: logged(directory) >= 12, processes)
+    for process in processes:
+        process.kill()
+        process.join()
+    assert directory.record() is None
+    assert run(place.arguments(spec, "runs", *after[1]), after[0], place.root / "log2") == [0] * after[0]
+    assert "step 8/" not in said(place.root / "log2", 1)[0]  # it went on from the checkpoint after step 8
+    assert_same(directory, whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(
+    number: signal.Signals, spec: RunSpec, whole: RunDirectory, place: Place
+) -> None:
+    directory = place.directory(spec, "runs")
+    processes = start(place.arguments(spec, "runs", "--checkpoint-every", "1000"), 2, place.root / "log")
+    wait_for(lambda: logged(directory) >= 3, processes)
+    assert processes[1].pid is not None
+    os.kill(processes[1].pid, number)  # not rank 0: what one rank is told all must learn
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [128 + number] * 2
+    assert "the state is saved" in said(place.root / "log", 2)[0]
+    (checkpoint,) = (directory.path / "dcp").iterdir()
+    assert int(checkpoint.name.removeprefix("step-")) == max(rows(directory, "train")) < STEPS
+    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+    assert_same(directory, whole)
+
+
+def test_a_stop_file_stops_the_run(dataset: TokenDataset, place: Place) -> None:
+    spec = replace(make_run(dataset), steps=2000)  # it would take a minute and a half: the file is seen within seconds
+    directory = place.directory(spec, "runs")
+    processes = start(place.arguments(spec, "runs", "--checkpoint-every", "5000"), 2, place.root / "log")
+    wait_for(lambda: logged(directory) >= 1, processes)
+    (directory.path / "stop").touch()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [128 + signal.SIGUSR1] * 2
+    (checkpoint,) = (directory.path / "dcp").iterdir()
+    assert checkpoint.name == f"step-{max(rows(directory, 'train'))}"
+
+
+def test_a_finished_run_is_not_run_again(spec: RunSpec, place: Place) -> None:
+    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+    metrics = place.directory(spec, "runs").metrics
+    before = metrics.stat().st_mtime_ns
+    assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [0, 0]
+    assert metrics.stat().st_mtime_ns == before
+    assert said(place.root / "again", 2)[0].startswith("validation loss")
+
+
+def half_done(directory: RunDirectory) -> None:
+    """Make a finished run of one that stands at its checkpoint after step 8 or 16."""
+    (directory.path / "record.json").unlink()
+
+
+def test_a_distributed_checkpoint_goes_on_in_the_lab_engine(
+    spec: RunSpec, whole: RunDirectory, place: Place, dataset: TokenDataset
+) -> None:
+    directory = place.directory(spec, "runs")
+    assert run(place.arguments(spec, "runs", "--tp", "2"), 4, place.root / "log") == [0] * 4
+    at = to_safetensors(directory, step=16)
+    assert at.name == "step-000000016"
+    half_done(directory)
+    directory.cut_metrics(16)
+    train([spec], place.root / "runs", dataset)
+    assert_same(directory, whole)
+    for name, tensor in last_tensors(whole).items():
+        torch.testing.assert_close(last_tensors(directory)[name], tensor, atol=SAME, rtol=0)
+
+
+def test_a_lab_checkpoint_goes_on_in_this_engine(
+    spec: RunSpec, whole: RunDirectory, place: Place, dataset: TokenDataset
+) -> None:
+    train([spec], place.root / "runs", dataset, keep=9)
+    directory = place.directory(spec, "runs")
+    to_distributed(directory, step=8)
+    half_done(directory)
+    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+    assert "step 9/" in said(place.root / "log", 2)[0]
+    assert "step 8/" not in said(place.root / "log", 2)[0]
+    assert_same(directory, whole)
+
+
+def test_there_and_back_is_the_same_to_the_bit(
+    spec: RunSpec, place: Place, dataset: TokenDataset, tmp_path: Path
+) -> None:
+    train([spec], place.root / "runs", dataset)
+    directory = place.directory(spec, "runs")
+    before, state = (
+        last_tensors(directory),
+        json.loads((max(directory.checkpoints.iterdir()) / "state.json").read_bytes()),
+    )
+    to_distributed(directory)
+    for path in directory.checkpoints.iterdir():
+        path.rename(tmp_path / path.name)
+    to_safetensors(directory)
+    after = last_tensors(directory)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert json.loads((max(directory.checkpoints.iterdir()) / "state.json").read_bytes()) == state
