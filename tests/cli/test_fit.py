@@ -303,3 +303,64 @@ def test_a_mistake_is_status_2_and_one_line(
     assert shown.err.count("\n") == 1
     for text in named:
         assert text in shown.err
+
+
+def test_the_same_figures_and_page_from_a_store_and_from_a_file(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_csv(tmp_path / "runs.csv", rows_of(store))
+    assert main(["fit", str(tmp_path / "runs.csv"), *OWN, "--out", str(tmp_path / "own"), "--title", "My <b>runs"]) == 0
+    assert main(["fit", str(store), "--out", str(tmp_path / "ours")]) == 0
+    said = capsys.readouterr().out
+    for made in (tmp_path / "own", tmp_path / "ours"):
+        assert str(made / "report.html") in said
+        kinds = {path.stem.split("-", 1)[-1].rsplit("widths-")[-1] for path in (made / "figures").iterdir()}
+        assert {path.suffix for path in (made / "figures").iterdir()} == {".pdf", ".svg", ".png"}
+        assert any("loss" in kind for kind in kinds)
+        assert any("best-lr" in kind for kind in kinds)
+    own, ours = ((tmp_path / name / "report.html").read_text() for name in ("own", "ours"))
+    assert "My &lt;b&gt;runs" in own
+    for answer in ("does not hold", "enclosed"):
+        assert answer in own
+        assert answer in ours
+    # The same optimum stands on both: the runs are the same.
+    for curve in fitted(capsys, str(store))["widths"]["curves"]:
+        shown = f"{curve['log2_lr']:.2f}".replace("-", "−")
+        assert shown in own
+        assert shown in ours
+
+
+def test_repeated_rows_count_once_and_rows_without_seeds_are_repeats(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = sorted((row for row in rows_of(store) if row["method"] == "nugpt"), key=lambda row: int(row["seed"]))
+    write_csv(tmp_path / "runs.csv", rows)
+    write_csv(tmp_path / "twice.csv", [*rows, *rows])
+    once, twice = (fitted(capsys, str(tmp_path / name), *OWN) for name in ("runs.csv", "twice.csv"))
+    assert twice["twice.csv"]["curves"] == once["runs.csv"]["curves"]
+    assert f"left out: {len(rows)} repeated" in twice["twice.csv"]["notes"]
+    unseeded = [word for word in OWN if word not in ("--seed-column", "seed")]
+    without = fitted(capsys, str(tmp_path / "runs.csv"), *unseeded)["runs.csv"]
+    for seeded, other in zip(once["runs.csv"]["curves"], without["curves"], strict=True):
+        assert other["interval"] == pytest.approx(seeded["interval"], abs=1e-9)  # the rows stand in the order of seeds
+
+
+def test_an_export_with_dotted_columns(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shape of a W&B export: config.* and summary.* as columns, its own words for how a run ended."""
+    rows = [
+        {
+            "name": row["Name"],
+            "state": "crashed" if i == 0 else "finished",
+            "config.lr": row["learning_rate"],
+            "config.width": row["d_model"],
+            "config.seed": row["seed"],
+            "summary.val/loss": row["val/loss"],
+        }
+        for i, row in enumerate(row for row in rows_of(store) if row["method"] == "nugpt")
+    ]
+    write_csv(tmp_path / "export.csv", rows)
+    named = ("--lr-column", "config.lr", "--loss-column", "summary.val/loss", "--size-column", "config.width")
+    named += ("--seed-column", "config.seed", "--status-column", "state")
+    found = fitted(capsys, str(tmp_path / "export.csv"), *named)["export.csv"]
+    assert found["notes"] == ["left out: 1 did not end"]
+    assert [curve["verdict"] for curve in found["curves"]] == ["enclosed"] * len(WIDTHS)

@@ -1,29 +1,46 @@
-"""How often intervals hold the truth, over synthetic sweeps; `python -m tests.fit.coverage 500` prints the table."""
+"""How often intervals hold the truth, over synthetic studies; `python -m tests.fit.coverage 500` prints the table.
+
+A study is six curves, at three lengths and two batches, with the same seeds: the same fits show the coverage of
+optimum, drift, regret, loss, sensitivity, law and comparison.
+"""
 
 from __future__ import annotations
 
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from tests.fit.synthetic import FAMILIES, SPACINGS, study, sweep
+from tests.fit.synthetic import FAMILIES, MULTIPLIERS, SPACINGS, Sweep, study
 
+import nugpt.fit.comparison
 from nugpt.fit import (
+    Budgeted,
+    EdgeRule,
+    NoiseModel,
     Observed,
+    Point,
     compare,
+    compare_at_cost,
     drift,
     optimum,
     power_law,
     regret,
+    role_exponents,
     sensitivity,
+    stability_edge,
     study_noise,
 )
 from nugpt.fit.optimum import Optimum
 
-SLOPES = (0.0, -0.3)  # octaves of η* per octave of size
+STEPS, BATCHES = (1.0, 2.0, 4.0), (1.0, 4.0)
+SLOPES = (0.0, -0.3)  # octaves of η* per octave of steps
+BATCH_EXPONENT = 0.5
+LOWER = -0.06  # nats of loss for each octave of steps
+BETTER = 0.02  # nats by which the second batch's losses are lower
 OFFSETS = (-1.0, -0.5, 0.5, 1.0)
 
 
@@ -33,9 +50,11 @@ class Trial:
 
     hit: bool
     width: float
-    verdict: str
-    family: str = ""
+    verdict: str = ""
     spacing: float = 0.0
+
+
+Trials = dict[str, list[Trial]]
 
 
 def share(trials: Iterable[Trial]) -> float:
@@ -43,131 +62,186 @@ def share(trials: Iterable[Trial]) -> float:
     return float(np.mean([trial.hit for trial in trials]))
 
 
-def optimum_trials(n: int, seeds: int, *, jitter: float = 0.0, pooled_from: int = 0, salt: int = 0) -> list[Trial]:
-    """Sweeps of every family and spacing in turn; `pooled_from` other curves of three seeds give the noise."""
-    rng = np.random.default_rng([1, seeds, salt])
-    trials = []
-    for _, family, spacing in zip(range(n), *_cells(), strict=False):
-        one = sweep(rng, family, seeds, spacing, jitter=jitter)
-        others = [sweep(rng, family, 3, spacing, one.noise).points for _ in range(pooled_from)]
-        found = optimum(one.points, pooled=study_noise(others) if others else None)
-        hit = found.interval.contains(one.log2_lr)
-        trials.append(Trial(hit, found.interval.width, found.verdict, family, spacing))
-    return trials
+def half_width(trials: Iterable[Trial]) -> float:
+    """Median of half the intervals' widths."""
+    return float(np.median([trial.width for trial in trials])) / 2
 
 
-def _cells() -> tuple[itertools.cycle[str], Iterable[float]]:
-    return itertools.cycle(FAMILIES), (s for s in itertools.cycle(SPACINGS) for _ in FAMILIES)
-
-
-def study_trials(n: int, seeds: int, salt: int = 0) -> dict[str, list[Trial]]:
-    """Studies of 3 and 5 sizes with and without drift: slope, regret at the largest size, loss, sensitivity."""
+def study_trials(
+    n: int, seeds: int, families: Sequence[str] = tuple(FAMILIES), salt: int = 0, **given: float
+) -> Trials:
+    """`n` sweeps of each family, six to a study, on each grid in turn; `given` goes to the studies."""
     rng = np.random.default_rng([2, seeds, salt])
-    trials: dict[str, list[Trial]] = defaultdict(list)
-    for i, family in zip(range(n), itertools.cycle(FAMILIES), strict=False):
-        sizes, slope = (3, 5)[i % 2], SLOPES[i // 2 % 2]
-        spacing = float(rng.choice([0.25, 0.5, 0.5, 1.0]))
-        planted = np.asarray(rng.uniform(-7.5, -6.5) + slope * np.arange(sizes), dtype=np.float64)
-        sweeps = study(rng, family, seeds, planted, same_shape=bool(i // 4 % 2), spacing=spacing)
+    trials: Trials = defaultdict(list)
+    for i, family in itertools.product(range(-(-n // 6)), families):
+        slope, spacing = SLOPES[i % 2], SPACINGS[i // 2 % 3]
+        places = [{"steps": t, "batch": b} for b in BATCHES for t in STEPS]
+        planted = [slope * np.log2(p["steps"]) + BATCH_EXPONENT * np.log2(p["batch"]) for p in places]
+        losses = [3.5 + LOWER * np.log2(p["steps"]) - BETTER * (p["batch"] > 1) for p in places]
+        sweeps = study(
+            rng,
+            family,
+            seeds,
+            rng.uniform(-8.0, -7.0) + np.array(planted),
+            same_shape=bool(i // 6 % 2),
+            spacing=spacing,
+            losses=losses,
+            unshared=given.get("unshared", (0.0, 0.004)[i % 2]),
+            jitter=given.get("jitter", 0.0),
+        )
         pooled = study_noise([one.points for one in sweeps])
         found = [optimum(one.points, pooled=pooled) for one in sweeps]
-        answer = drift([(2.0**k, at) for k, at in enumerate(found)])
-        if answer.slope is not None:
-            kind = f"drift over {sizes} sizes"
-            trials[kind].append(Trial(answer.interval.contains(slope), answer.interval.width, answer.no_drift))
-            verdict = "no drift" if slope == 0 else "drift of -0.3"
-            trials[verdict].append(Trial(answer.no_drift == "holds", 0.0, answer.no_drift))
-        first, last = found[0], found[-1]
-        if first.verdict == last.verdict == "enclosed":
-            truth = float(sweeps[-1].shape(np.asarray(planted[0] - planted[-1])))
-            cost = regret(first, last)
-            name = "regret, drift" if slope else "regret, none"
-            trials[name].append(Trial(cost.interval.contains(truth), cost.interval.high, last.verdict))
-            trials["loss"].append(_loss_trial(last, sweeps[-1].loss))
-            costs = sensitivity(last)
-            for octaves in OFFSETS:
-                interval = costs.at(octaves).interval
-                truth = float(sweeps[-1].shape(np.asarray(octaves)))
-                trials[f"sensitivity {octaves:+g}"].append(Trial(interval.contains(truth), interval.width, ""))
+        for one, at in zip(sweeps, found, strict=True):
+            _curve_trials(trials, family, one, at)
+        for row in (slice(0, 3), slice(3, 6)):
+            _path_trials(trials, sweeps[row], found[row], slope)
+        _law_trials(trials, places, found, slope)
+        with _fitted(sweeps, found, pooled):
+            _comparison_trials(trials, sweeps, pooled)
     return dict(trials)
 
 
-def _loss_trial(found: Optimum, truth: float) -> Trial:
-    assert found.loss_interval is not None
-    return Trial(found.loss_interval.contains(truth), found.loss_interval.width, found.verdict)
+def _curve_trials(trials: Trials, family: str, one: Sweep, at: Optimum) -> None:
+    hit = at.interval.contains(one.log2_lr)
+    trials["optimum, any verdict"].append(Trial(hit, at.interval.width, at.verdict, one.spacing))
+    if at.verdict != "enclosed":
+        return
+    for name in ("optimum", family):
+        trials[name].append(Trial(hit, at.interval.width, at.verdict, one.spacing))
+    assert at.loss_interval is not None
+    trials["loss"].append(Trial(at.loss_interval.contains(one.loss), at.loss_interval.width))
+    costs = sensitivity(at)
+    for octaves in OFFSETS:
+        interval = costs.at(octaves).interval
+        truth = float(one.shape(np.asarray(octaves)))
+        trials[f"sensitivity {octaves:+g}"].append(Trial(interval.contains(truth), interval.width))
 
 
-def comparison_trials(n: int, seeds: int, unshared: float, salt: int = 0) -> list[Trial]:
-    """Two sides whose best losses differ by 0.02 nats, at two sizes; seeds change both sides alike, but for a part."""
-    rng = np.random.default_rng([3, seeds, int(1e4 * unshared), salt])
-    trials = []
-    for _, family in zip(range(n), itertools.cycle(FAMILIES), strict=False):
-        other = str(rng.choice(list(FAMILIES)))
-        noise = float(np.exp(rng.uniform(np.log(0.002), np.log(0.02))))
-        pairs = []
-        for _ in range(2):
-            effects = rng.normal(0, 0.01, size=seeds)
-            apart = [effects + rng.normal(0, unshared / np.sqrt(2), size=seeds) for _ in range(2)]
-            a = sweep(rng, family, seeds, 0.5, noise, seed_effects=apart[0], loss=3.5)
-            b = sweep(rng, other, seeds, 0.5, noise, seed_effects=apart[1], loss=3.48)
-            pairs.append((a.points, b.points))
-        pooled = study_noise([side for pair in pairs for side in pair])
-        for difference in compare(pairs, pooled=pooled):
+def _path_trials(trials: Trials, sweeps: Sequence[Sweep], found: Sequence[Optimum], slope: float) -> None:
+    answer = drift([(size, at) for size, at in zip(STEPS, found, strict=True)])
+    if answer.slope is not None:
+        trials["drift"].append(Trial(answer.interval.contains(slope), answer.interval.width))
+        name = "drift of -0.3, no drift said to hold" if slope else "no drift, said to hold"
+        trials[name].append(Trial(answer.no_drift == "holds", 0.0))
+    if found[0].verdict == found[-1].verdict == "enclosed":
+        truth = float(sweeps[-1].shape(np.asarray(sweeps[0].log2_lr - sweeps[-1].log2_lr)))
+        cost = regret(found[0], found[-1])
+        trials["regret, drift" if slope else "regret, none"].append(
+            Trial(cost.interval.contains(truth), cost.interval.width)
+        )
+
+
+def _law_trials(trials: Trials, places: Sequence[dict[str, float]], found: Sequence[Optimum], slope: float) -> None:
+    observed = [
+        Observed(place, at.log2_lr, at.deviation)
+        for place, at in zip(places, found, strict=True)
+        if at.log2_lr is not None
+    ]
+    law = power_law(observed) if observed else None
+    truth = {"steps": slope, "batch": BATCH_EXPONENT}
+    for name, interval in law.intervals.items() if law else ():
+        trials[f"law, {name}"].append(Trial(interval.contains(truth[name]), interval.width))
+
+
+def _comparison_trials(trials: Trials, sweeps: Sequence[Sweep], pooled: NoiseModel) -> None:
+    """The two batches as two sides, at each length; and at the first's second cost, between two of the second's."""
+    pairs = [(a.points, b.points) for a, b in zip(sweeps[:3], sweeps[3:], strict=True)]
+    found = list(compare(pairs, pooled=pooled))
+    truths = [BETTER] * 3
+    first = [Budgeted(2.0, sweeps[1].points)]
+    second = [Budgeted(2.0 ** (k + 0.5), one.points) for k, one in enumerate(sweeps[3:])]
+    at_cost = compare_at_cost(first, second, 2.0, pooled=pooled)
+    for name, differences, wanted in (
+        ("comparison", found, truths),
+        ("comparison at a cost", [at_cost], [BETTER + LOWER / 2]),
+    ):
+        for difference, truth in zip(differences, wanted, strict=True):
             if difference.nats is not None:
-                trials.append(Trial(difference.interval.contains(0.02), difference.interval.width, ""))
-    return trials
+                trials[name].append(Trial(difference.interval.contains(truth), difference.interval.width))
 
 
-def power_law_trials(n: int, seeds: int, salt: int = 0) -> dict[str, list[Trial]]:
-    """η* ∝ batch^0.5 · steps^(−1/3) over 3 batches × 2 budgets, read off sweeps."""
-    rng = np.random.default_rng([4, seeds, salt])
-    truth = {"batch": 0.5, "steps": -1 / 3}
-    places = [{"batch": b, "steps": t / b} for b in (16.0, 32.0, 64.0) for t in (32_000.0, 128_000.0)]
-    planted = np.array([sum(truth[name] * np.log2(at[name]) for name in truth) for at in places])
-    trials: dict[str, list[Trial]] = defaultdict(list)
-    for i, family in zip(range(n), itertools.cycle(FAMILIES), strict=False):
-        sweeps = study(rng, family, seeds, planted - 6.0, same_shape=bool(i // 5 % 2), spacing=0.5)
+@contextmanager
+def _fitted(sweeps: Sequence[Sweep], found: Sequence[Optimum], pooled: NoiseModel) -> Iterator[None]:
+    """A comparison fits the curves that were fitted just now: hand it what came out."""
+    known = {one.points: at for one, at in zip(sweeps, found, strict=True)}
+    real = nugpt.fit.comparison.optimum
+
+    def remembered(points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = pooled) -> Optimum:
+        return known.get(tuple(points)) or real(points, level, pooled)
+
+    nugpt.fit.comparison.optimum = remembered  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nugpt.fit.comparison.optimum = real
+
+
+def role_trials(n: int, seeds: int, salt: int = 0) -> Trials:
+    """Curves over a multiplier, `n` of each kind, three widths to a study: the optimum, and the role's exponent."""
+    rng = np.random.default_rng([5, seeds, salt])
+    trials: Trials = defaultdict(list)
+    for i, family in itertools.product(range(-(-n // 3)), MULTIPLIERS):
+        slope, spacing = SLOPES[i % 2], SPACINGS[i // 2 % 3]
+        planted = rng.uniform(-1.0, 0.0) + slope * np.arange(3.0)
+        sweeps = study(rng, family, seeds, planted, same_shape=bool(i // 6 % 2), spacing=spacing)
         pooled = study_noise([one.points for one in sweeps])
-        found = [optimum(one.points, pooled=pooled) for one in sweeps]
-        observed = [
-            Observed(at, one.log2_lr, one.deviation)
-            for at, one in zip(places, found, strict=True)
-            if one.log2_lr is not None
-        ]
-        law = power_law(observed)
-        for name, interval in law.intervals.items():
-            trials[name].append(Trial(interval.contains(truth[name]), interval.width, ""))
+        found = [optimum(one.points, pooled=pooled, cliff="either") for one in sweeps]
+        for one, at in zip(sweeps, found, strict=True):
+            if at.verdict == "enclosed":
+                hit = at.interval.contains(one.log2_lr)
+                trials[family].append(Trial(hit, at.interval.width, at.verdict, spacing))
+        (role,) = role_exponents({"hidden": [(2.0**k, at) for k, at in enumerate(found)]}, {"hidden": -0.75})
+        if role.exponent is not None:
+            trials["exponent"].append(Trial(role.interval.contains(slope - 0.75), role.interval.width))
     return dict(trials)
+
+
+def edge_trials(n: int, seeds: int, salt: int = 0) -> list[Trial]:
+    """Drift of a stability edge, anywhere on grids of half an octave, at five sizes."""
+    rng = np.random.default_rng([6, seeds, salt])
+    trials = []
+    for i in range(n):
+        slope, start = SLOPES[i % 2], rng.uniform(-6.0, -5.0)
+        edges = []
+        for k in range(5):
+            grid = np.arange(start - 4 + rng.uniform(0, 0.5), start + 2, 0.5)
+            points = [
+                Point(float(x), 3.5 + 0.05 * abs(x + 8) + rng.normal(0, 0.01), seed)
+                if x < start + slope * k
+                else Point(float(x), None, seed, "diverged")
+                for x in grid
+                for seed in range(seeds)
+            ]
+            edges.append((2.0**k, stability_edge(points, EdgeRule())))
+        answer = drift(edges)
+        trials.append(Trial(answer.interval.contains(slope), answer.interval.width))
+    return trials
 
 
 def row(name: str, trials: Sequence[Trial]) -> str:
     """One line of the table."""
-    width = np.nanmedian([trial.width for trial in trials])
-    return f"{name:<36} {share(trials):6.1%} of {len(trials):4d}   median width {width:.3g}"
+    return f"{name:<40} {share(trials):6.1%} of {len(trials):5d}   median half-width {half_width(trials):.3g}"
 
 
-def main(n: int, seed_counts: Sequence[int] = (1, 2, 3, 5)) -> None:
+def table(trials: Trials) -> Iterator[str]:
+    """Every estimator's line, and for optima a line for each grid."""
+    for name, some in trials.items():
+        yield row(name, some)
+        for spacing in SPACINGS if name == "optimum" or name in FAMILIES or name in MULTIPLIERS else ():
+            yield row(f"    grid {spacing:g}", [trial for trial in some if trial.spacing == spacing])
+
+
+def main(n: int, seed_counts: Sequence[int]) -> None:
     """Every estimator at so many seeds."""
     for seeds in seed_counts:
-        for name, settings in {
-            "optimum": {},
-            "optimum, optimum moves with seed": {"jitter": 0.07},
-            "optimum, pooled noise": {"pooled_from": 4},
-        }.items():
-            trials = optimum_trials(n, seeds, salt=2025, **settings)  # type: ignore[arg-type]
-            enclosed = [trial for trial in trials if trial.verdict == "enclosed"]
-            print(row(f"{seeds} {name}", enclosed), f"  all verdicts {share(trials):.1%}")
-            if name == "optimum":
-                for family in FAMILIES:
-                    print(row(f"    {family}", [t for t in enclosed if t.family == family]))
-                for spacing in SPACINGS:
-                    print(row(f"    spacing {spacing:g}", [t for t in enclosed if t.spacing == spacing]), flush=True)
-        for name, trials in study_trials(n, seeds, salt=2026).items():
-            print(row(f"{seeds} {name}", trials), flush=True)
-        for unshared in (0.0, 0.005):
-            print(row(f"{seeds} comparison, unshared {unshared}", comparison_trials(n // 4, seeds, unshared, 2026)))
-        for name, trials in power_law_trials(n // 5, seeds, salt=2026).items():
-            print(row(f"{seeds} power law, {name}", trials), flush=True)
+        print(f"{seeds} seeds")
+        for line in table(study_trials(n, seeds, salt=2025)):
+            print(line, flush=True)
+        for line in table(role_trials(n, seeds, salt=2025)):
+            print(line, flush=True)
+        print(row("drift of the edge", edge_trials(n, seeds)), flush=True)
+        moving = study_trials(n // 5, seeds, salt=2026, jitter=0.07)
+        print(row("optimum that moves with the seed", moving["optimum"]), flush=True)
 
 
 if __name__ == "__main__":

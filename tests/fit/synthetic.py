@@ -1,12 +1,12 @@
 """Synthetic sweeps that look like the real ones: a gentle slope, then a cliff; paired seeds; missing, diverged points.
 
-Each family is a way for the loss to depend on u = log2 η − log2 η*, with its minimum at u = 0. Only `exponential` is of
-the kind that the estimator fits.
+Each family is a way for the loss to depend on u = log2 η − log2 η*, with its minimum at u = 0. `exponential` and
+`two_powers` are of kinds that the estimator fits, the others are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,9 +64,34 @@ def slope_and_hinge(rng: np.random.Generator) -> Shape:
     return lambda u: raw(u + at) - raw(np.asarray(at))
 
 
+def steep(rng: np.random.Generator) -> Shape:
+    """Two exponentials that are much higher than usual: an octave off costs nats."""
+    usual, times = two_exponentials(rng), rng.uniform(3.0, 20.0)
+    return lambda u: times * usual(u)
+
+
+def parabola(rng: np.random.Generator) -> Shape:
+    """Both sides alike."""
+    q = float(np.exp(rng.uniform(np.log(0.02), np.log(0.3))))
+    return lambda u: q * np.asarray(u) ** 2
+
+
+def left_exponential(rng: np.random.Generator) -> Shape:
+    """The first family with its cliff on the left."""
+    right = exponential(rng)
+    return lambda u: right(-np.asarray(u))
+
+
+def left_powers(rng: np.random.Generator) -> Shape:
+    """Two powers with the cliff on the left."""
+    right = two_powers(rng)
+    return lambda u: right(-np.asarray(u))
+
+
 FAMILIES: dict[str, Callable[[np.random.Generator], Shape]] = {
-    f.__name__: f for f in (exponential, two_powers, two_exponentials, parabola_and_wall, slope_and_hinge)
+    f.__name__: f for f in (exponential, two_powers, two_exponentials, parabola_and_wall, slope_and_hinge, steep)
 }
+MULTIPLIERS = {f.__name__: f for f in (parabola, left_exponential, left_powers)}  # what a multiplier's curve may be
 SPACINGS = (0.25, 0.5, 1.0)
 
 
@@ -97,7 +122,7 @@ def sweep(
     loss: float = 3.5,
 ) -> Sweep:
     """One sweep: the grid lies anywhere relative to the optimum; seeds shift whole curves; the cliff scatters more."""
-    shape = FAMILIES[family](rng) if shape is None else shape
+    shape = (FAMILIES | MULTIPLIERS)[family](rng) if shape is None else shape
     noise = float(np.exp(rng.uniform(np.log(0.002), np.log(0.02)))) if noise is None else noise
     at = rng.uniform(-8.0, -6.0) if optimum is None else optimum
     left, right = rng.uniform(1.5, 3.0), rng.uniform(1.2, 2.2)
@@ -118,12 +143,33 @@ def sweep(
 
 
 def study(
-    rng: np.random.Generator, family: str, seeds: int, optima: Array, *, same_shape: bool, spacing: float
+    rng: np.random.Generator,
+    family: str,
+    seeds: int,
+    optima: Array,
+    *,
+    same_shape: bool,
+    spacing: float,
+    jitter: float = 0.0,
+    unshared: float = 0.0,
+    losses: Sequence[float] | None = None,
 ) -> list[Sweep]:
-    """One sweep per size, with the same seeds and noise, the optima as planted."""
+    """One sweep per size, with the same seeds and noise, the optima as planted; seeds differ a little between sizes."""
     effects = rng.normal(0, 0.01, size=seeds)
     noise = float(np.exp(rng.uniform(np.log(0.002), np.log(0.02))))
-    shape = FAMILIES[family](rng) if same_shape else None
+    shape = (FAMILIES | MULTIPLIERS)[family](rng) if same_shape else None
     return [
-        sweep(rng, family, seeds, spacing, noise, optimum=float(at), shape=shape, seed_effects=effects) for at in optima
+        sweep(
+            rng,
+            family,
+            seeds,
+            spacing,
+            noise,
+            optimum=float(at),
+            shape=shape,
+            jitter=jitter,
+            seed_effects=effects + rng.normal(0, unshared, size=seeds),
+            loss=loss,
+        )
+        for at, loss in zip(optima, losses or [3.5] * len(optima), strict=True)
     ]

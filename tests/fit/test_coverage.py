@@ -4,63 +4,86 @@ from __future__ import annotations
 
 import pytest
 from tests.fit import coverage
-from tests.fit.coverage import Trial, share
+from tests.fit.coverage import Trial, Trials, share
+from tests.fit.synthetic import FAMILIES, MULTIPLIERS, SPACINGS
+
+ALWAYS = ("optimum", "drift", "regret, drift", "law, steps", "law, batch", "comparison")
 
 
-def enclosed(trials: list[Trial]) -> list[Trial]:
-    return [trial for trial in trials if trial.verdict == "enclosed"]
+def on_grid(trials: list[Trial], spacing: float) -> list[Trial]:
+    return [trial for trial in trials if trial.spacing == spacing]
 
 
-# The slow tests ask for 85 to 95 % of 500. Here 150 are drawn: a true 90 % strays by 2.4 % (one binomial deviation),
-# and three of them are allowed beyond 85 to 95 where the estimator is at its worst.
+def test_a_few_studies() -> None:
+    trials = coverage.study_trials(6, 3, ("exponential", "two_powers", "slope_and_hinge"))
+    assert len(trials["optimum"]) >= 15
+    assert share(trials["optimum"]) >= 0.7  # 18 sweeps of three studies: three binomial deviations below 90 %
+    for name in ("drift", "law, steps", "comparison"):
+        assert trials[name]
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_the_optimum(seeds: int) -> None:
-    trials = enclosed(coverage.optimum_trials(150, seeds))
-    assert len(trials) > 130
-    assert 0.82 <= share(trials) <= 0.98
+def test_the_edges_drift() -> None:
+    # A bracket of the grid holds the edge for sure and is read as a deviation, so that the slope covers generously.
+    assert share(coverage.edge_trials(150, 1)) >= 0.82  # 150: 2.4 %, three times below 90
 
 
-def test_the_optimum_of_one_seed_with_pooled_noise() -> None:
-    trials = enclosed(coverage.optimum_trials(60, 1, pooled_from=3))
-    assert share(trials) >= 0.78  # 60: 3.9 %, three times below 90
+# The aim is 85 to 95 % for every estimator at 2, 3 and 5 seeds. Of 500 trials a true 90 % strays by 1.3 % (one binomial
+# deviation), so that one whose true coverage lies at an end of the aim is let off by two of them.
+LOWEST, HIGHEST = 0.85 - 0.026, 0.95 + 0.026
 
 
-def test_drift_regret_and_loss() -> None:
-    trials = coverage.study_trials(40, 3)
-    slopes = trials["drift over 3 sizes"] + trials["drift over 5 sizes"]
-    assert share(slopes) >= 0.75  # 40: 4.7 %, three times below 90
-    assert share(trials["regret, drift"] + trials["regret, none"]) >= 0.75
-    assert share(trials["loss"]) >= 0.75
-    assert share(trials["drift of -0.3"]) == 0.0  # never called no drift
-    assert share(trials["no drift"]) > 0.5  # and no drift is found more often than not
+@pytest.fixture(scope="module", params=[2, 3, 5])
+def studied(request: pytest.FixtureRequest) -> Trials:
+    return coverage.study_trials(500, request.param, salt=2025)
 
 
-def test_comparison() -> None:
-    assert share(coverage.comparison_trials(20, 3, unshared=0.005)) >= 0.75  # 40 in all
+@pytest.fixture(scope="module", params=[2, 3, 5])
+def roles(request: pytest.FixtureRequest) -> Trials:
+    return coverage.role_trials(500, request.param, salt=2025)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.timeout(900)
 class TestFiveHundred:
-    def test_the_optimum(self, seeds: int) -> None:
-        assert 0.85 <= share(enclosed(coverage.optimum_trials(500, seeds, salt=2025))) <= 0.95
+    def test_the_optimum_of_every_family(self, studied: Trials) -> None:
+        found = {family: round(share(studied[family]), 3) for family in FAMILIES}
+        assert all(LOWEST <= covered <= HIGHEST for covered in found.values()), found
 
-    def test_the_optimum_that_moves_with_the_seed(self, seeds: int) -> None:
-        # Not what the method assumes: seeds are paired. It must still not fall apart.
-        assert share(enclosed(coverage.optimum_trials(500, seeds, jitter=0.07, salt=2025))) >= 0.80
+    def test_the_optimum_on_every_grid(self, studied: Trials) -> None:
+        found = {spacing: round(share(on_grid(studied["optimum"], spacing)), 3) for spacing in SPACINGS}
+        assert all(LOWEST <= covered <= HIGHEST for covered in found.values()), found
 
-    def test_drift_regret_and_loss(self, seeds: int) -> None:
-        trials = coverage.study_trials(500, seeds, salt=2026)
-        for name in ("drift over 3 sizes", "drift over 5 sizes", "regret, drift", "regret, none", "loss"):
-            assert share(trials[name]) >= 0.85, name
+    def test_most_sweeps_are_enclosed(self, studied: Trials) -> None:
+        assert len(studied["optimum"]) >= 0.95 * len(studied["optimum, any verdict"])
 
-    def test_comparison(self, seeds: int) -> None:
-        for unshared in (0.0, 0.005):
-            assert share(coverage.comparison_trials(125, seeds, unshared, salt=2026)) >= 0.85
+    def test_drift_laws_regret_and_comparisons(self, studied: Trials) -> None:
+        found = {name: round(share(studied[name]), 3) for name in ALWAYS}
+        assert all(LOWEST <= covered <= HIGHEST for covered in found.values()), found
 
-    def test_power_law(self, seeds: int) -> None:
-        for name, trials in coverage.power_law_trials(100, seeds, salt=2026).items():
-            assert share(trials) >= 0.82, name  # 100: 3 %, and 85 less one of it
+    def test_loss_sensitivity_and_comparison_at_a_cost(self, studied: Trials) -> None:
+        names = ["loss", "comparison at a cost", *(name for name in studied if name.startswith("sensitivity"))]
+        found = {name: round(share(studied[name]), 3) for name in names}
+        assert all(covered >= LOWEST for covered in found.values()), found
+
+    def test_no_drift_is_found_and_a_drift_is_never_called_none(self, studied: Trials) -> None:
+        assert share(studied["drift of -0.3, no drift said to hold"]) == 0.0
+        assert share(studied["no drift, said to hold"]) > 0.4
+
+    def test_a_regret_that_is_nothing_is_covered(self, studied: Trials) -> None:
+        # Its interval starts at 0, where the truth is: it can only be too short above.
+        assert share(studied["regret, none"]) >= LOWEST
+
+    def test_multipliers_and_role_exponents(self, roles: Trials) -> None:
+        found = {name: round(share(roles[name]), 3) for name in (*MULTIPLIERS, "exponent")}
+        assert all(LOWEST <= covered <= HIGHEST for covered in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("jitter", [0.0, 0.07])
+def test_one_seed_covers_at_least_as_often_as_it_says(jitter: float) -> None:
+    # What another seed would change is an assumption, so there is no upper bound; with jitter the optimum itself moves.
+    trials = coverage.study_trials(84, 1, salt=2025, jitter=jitter, unshared=0.004)
+    found = {name: round(share(trials[name]), 3) for name in ALWAYS}
+    assert all(covered >= 0.85 for covered in found.values()), found
+    assert share(trials["drift of -0.3, no drift said to hold"]) == 0.0

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from tests.fit.test_recommend import MODEL, curve_of, make_spec, record_of
 
-from nugpt.fit.curves import Answers, Measured, OwnRun, answer, group_key, group_names, measured, own_curves, verdicts
+from nugpt.fit.claims import verdicts
+from nugpt.fit.curves import Answers, answer
+from nugpt.fit.measured import Measured, OwnRun, group_key, group_names, measured, own_curves
 from nugpt.fit.points import Point
 from nugpt.fit.verdict import Verdict
 from nugpt.spec import ModelConfig, Schedule, load_table
@@ -280,8 +282,12 @@ def test_a_users_own_rows_become_curves() -> None:
 def test_the_loss_can_be_the_running_mean() -> None:
     spec = make_spec()
     record = replace(record_of(spec, Point(-7.0, 3.0, 0)), val_loss_ema=3.5)
-    made = Curve({}, spec, (-7.0,), (0,))
+    made = Curve({}, spec, (-7.0,), (0, 1))
     assert measured(made, [(-7.0, 0, record)]).points[0].loss == 3.0
     assert measured(made, [(-7.0, 0, record)], loss="val_loss_ema").points[0].loss == 3.5
+    # One seed: the average, unless so few validations went into it that it still holds the first ones.
+    assert measured(replace(made, seeds=(0,)), [(-7.0, 0, record)]).points[0].loss == 3.5
+    few = replace(spec, validations=10)
+    assert measured(Curve({}, few, (-7.0,), (0,)), [(-7.0, 0, record)]).points[0].loss == 3.0
     with pytest.raises(ValueError, match="loss is 'train_loss'"):
         measured(made, [], loss="train_loss")

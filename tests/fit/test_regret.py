@@ -10,7 +10,7 @@ import pytest
 from tests.fit.synthetic import FAMILIES, sweep
 
 from nugpt.fit import Interval, Optimum, Point, cautious_lr, optimum, regret, regret_at, sensitivity
-from nugpt.fit.curve import SMOOTH, Shapes
+from nugpt.fit.curve import CLIFF, Shapes
 
 
 def parabola(centre: float, seeds: int = 2, curvature: float = 0.1) -> Optimum:
@@ -73,17 +73,22 @@ def test_sensitivity_tells_the_sides_apart() -> None:
     assert right > 2 * left
 
 
+def shape_draws(s: float, k: float, q: float) -> np.ndarray:
+    """The same shape a hundred times and once, its cliff on the right."""
+    return np.tile([1.0, *np.log([s, k, q])], (101, 1)).T
+
+
 def test_the_cautious_choice_leans_away_from_the_cliff() -> None:
     # Draws that differ in the place of the optimum alone, evenly to both sides: what remains is the cliff.
     found = parabola(-7.0)
     x = -7.0 + np.linspace(-0.3, 0.3, 101)
-    cliff = np.tile([0.05, 4.0, 0.01], (101, 1))
-    shapes = Shapes(x, np.full(101, 3.5), ((SMOOTH, cliff),), Interval(-math.inf, math.inf))
+    cliff = shape_draws(0.05, 4.0, 0.01)
+    shapes = Shapes(x, np.full(101, 3.5), ((CLIFF, cliff),), Interval(-math.inf, math.inf))
     cautious = cautious_lr(replace(found, log2_lr=-7.0, shapes=shapes))
     assert cautious is not None
     assert -7.3 < cautious < -7.01
-    level = np.tile([1e-9, 4.0, 0.1], (101, 1))
-    even = cautious_lr(replace(found, log2_lr=-7.0, shapes=replace(shapes, groups=((SMOOTH, level),))))
+    level = shape_draws(1e-9, 4.0, 0.1)
+    even = cautious_lr(replace(found, log2_lr=-7.0, shapes=replace(shapes, groups=((CLIFF, level),))))
     assert even == pytest.approx(-7.0, abs=0.01)  # the grid of the search
 
 

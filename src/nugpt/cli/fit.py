@@ -8,7 +8,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,8 @@ from nugpt.cli.show import number, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
-    from nugpt.fit.curves import Answers, CurveAnswer, Measured, OwnRun, PathAnswer
+    from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer
+    from nugpt.fit.measured import Measured, OwnRun
     from nugpt.fit.verdict import Verdict
     from nugpt.spec.run import RunSpec
     from nugpt.store import Store
@@ -43,7 +44,7 @@ class Columns:
     size_column: str | None = None
     """What grows: width, layers, steps. Without it all runs are of one size."""
     seed_column: str | None = None
-    """Seeds; without it repeated learning rates are averaged."""
+    """Seeds, which pair runs across learning rates; without it repeated learning rates count as seeds, in order."""
     group_column: str | None = None
     """What is compared, such as tables or architectures; without it all runs belong together."""
     status_column: str | None = None
@@ -61,8 +62,9 @@ class Origin:
 
     plan: str | None = None
     """One plan of the store; all of them by default."""
-    loss: str = "val_loss"
-    """val_loss (final, over the whole validation set) or val_loss_ema."""
+    loss: str | None = None
+    """val_loss (final, over the whole validation set) or val_loss_ema (averaged over validations); by default the
+    second where a curve has one seed and at least 100 validations, as in the paper, else the first."""
     columns: Columns = Columns()
 
 
@@ -105,8 +107,8 @@ def _from_store(path: Path, origin: Origin) -> list[CurveSet]:
     return [CurveSet("runs of no plan", None, tuple(alone))]
 
 
-def _of_plan(directory: PlanDirectory, loss: str) -> CurveSet:
-    from nugpt.fit.curves import measured
+def _of_plan(directory: PlanDirectory, loss: str | None) -> CurveSet:
+    from nugpt.fit.measured import measured
     from nugpt.sweep.state import plan_state
 
     plan = directory.plan()
@@ -131,9 +133,9 @@ def _aligned(store: Store, specs: Iterable[RunSpec]) -> list[AlignmentRun]:
     return [run for run in found if run is not None]
 
 
-def _unplanned(store: Store, loss: str) -> list[Measured]:
+def _unplanned(store: Store, loss: str | None) -> list[Measured]:
     """Runs of `nugpt train` that differ in learning rate and seed alone, as curves."""
-    from nugpt.fit.curves import measured
+    from nugpt.fit.measured import measured
     from nugpt.spec.plan import Curve
 
     runs: dict[str, list[Any]] = {}
@@ -146,13 +148,13 @@ def _unplanned(store: Store, loss: str) -> list[Measured]:
     for ended in runs.values():
         spec = ended[0][0]
         label = {"table": spec.table.name, "layers": spec.model.n_layers, "heads": spec.model.n_heads}
-        curve = Curve(label | {"steps": spec.steps}, spec, (0.0,), (0,))
+        curve = Curve(label | {"steps": spec.steps}, spec, (0.0,), tuple(sorted({s.seed for s, _ in ended})))
         found.append(measured(curve, [(math.log2(s.lr), s.seed, record) for s, record in ended], loss))
     return found
 
 
 def _from_file(path: Path, columns: Columns) -> CurveSet:
-    from nugpt.fit.curves import own_curves
+    from nugpt.fit.measured import own_curves
 
     readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
     if path.suffix not in readers:
@@ -169,9 +171,35 @@ def _from_file(path: Path, columns: Columns) -> CurveSet:
     runs = [run for where, row in rows if (run := _own_run(row, named, seeds, left_out, f"{path}:{where}")) is not None]
     if not runs:
         raise ValueError(f"{path}: no row has a result ({', '.join(f'{n} {why}' for why, n in left_out.items())})")
-    notes = tuple(f"left out: {count} {why}" for why, count in left_out.items())
+    notes = [f"left out: {count} {why}" for why, count in left_out.items()]
+    if "seed" in named:
+        runs, told = _without_repeats(runs)
+        notes += told
+    else:
+        runs = _numbered(runs)
     curves = own_curves(runs, named.get("size", "size"), named.get("group", "group"))
-    return CurveSet(path.name, None, tuple(curves), notes)
+    return CurveSet(path.name, None, tuple(curves), tuple(notes))
+
+
+def _without_repeats(runs: Sequence[OwnRun]) -> tuple[list[OwnRun], list[str]]:
+    """Rows that say the same twice count once; what else has the same learning rate and seed is averaged by the fit."""
+    once = list(dict.fromkeys(runs))
+    notes = [f"left out: {len(runs) - len(once)} repeated"] if len(once) < len(runs) else []
+    again = len(once) - len({(run.group, run.size, run.lr, run.seed) for run in once})
+    if again:
+        notes.append(f"averaged: {again} with the learning rate and seed of another row")
+    return once, notes
+
+
+def _numbered(runs: Sequence[OwnRun]) -> list[OwnRun]:
+    """Without seeds, the first run at each learning rate is of one seed, the second of another."""
+    seen: Counter[tuple[str, float | None, float]] = Counter()
+    found = []
+    for run in runs:
+        place = (run.group, run.size, run.lr)
+        found.append(replace(run, seed=seen[place]))
+        seen[place] += 1
+    return found
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -213,7 +241,7 @@ def _own_run(
     row: Mapping[str, str], named: Mapping[str, str], seeds: dict[str, int], left_out: Counter[str], where: str
 ) -> OwnRun | None:
     """The run of one row; none where it has no result, which is counted."""
-    from nugpt.fit.curves import OwnRun
+    from nugpt.fit.measured import OwnRun
 
     cells = {what: row.get(name, "").strip() for what, name in named.items()}
     status = _status(cells.get("status", "done").lower(), f"{where}: {named.get('status')}")
@@ -272,18 +300,27 @@ class Fit:
     origin: Origin = Origin()
     level: float = 0.90
     """Of the intervals."""
+    out: Path | None = None
+    """Also write the figures and report.html into this directory."""
+    formats: tuple[str, ...] = ("pdf", "svg", "png")
+    """Of the figures."""
+    title: str | None = None
+    """Of the page; by default the plan's or the file's name."""
     json: bool = False
     """Print JSON."""
 
     def run(self) -> int:
-        """Print the answers."""
-        from nugpt.fit.curves import answer, verdicts
+        """Print the answers, and write the page where one is asked for."""
+        from nugpt.fit.claims import verdicts
+        from nugpt.fit.curves import answer
         from nugpt.fit.interval import check_level
         from nugpt.studies import STUDIES
 
         check_level(self.level)
+        if self.out is None and self.title is not None:
+            raise ValueError(f"title is {self.title!r}, but a page is written only with --out")
         results = []
-        for one in read_curves(self.source, self.origin):
+        for one in (read := read_curves(self.source, self.origin)):
             answers = answer(one.curves, self.level)
             study = STUDIES.get(one.study or "")
             claims = study.claims if study else ()
@@ -291,9 +328,32 @@ class Fit:
             results.append((one, answers, [(c.text, verdict) for c, verdict in zip(claims, found, strict=True)]))
         if self.json:
             print_json({one.name: to_json(one, answers, judged) for one, answers, judged in results})
-            return 0
-        for one, answers, judged in results:
-            _print(one, answers, judged)
+        else:
+            for one, answers, judged in results:
+                _print(one, answers, judged)
+        return 0 if self.out is None else self._write(read, self.out)
+
+    def _write(self, read: Sequence[CurveSet], out: Path) -> int:
+        """Figures and page: a store's plans with all that is known of their runs, a file's curves as they are."""
+        from nugpt.report import Source, from_curves, read_store, write_report
+        from nugpt.studies import STUDIES
+
+        source = Source("", ())
+        if self.source.is_dir():
+            from nugpt.store import Store
+
+            names = () if self.origin.plan is None else (self.origin.plan,)
+            source = read_store(Store(self.source), names, STUDIES, out, self.title, self.origin.loss)
+        if not source.plans:  # a file's runs, or those of a store without a plan
+            plans = tuple(from_curves(one.name, one.curves) for one in read)
+            source = replace(source, title=self.title or read[0].name, plans=plans)
+        source = replace(source, problems=(*source.problems, *(note for one in read for note in one.notes)))
+        written = write_report(source, out, self.formats, self.level)
+        size = written.page.stat().st_size / 1e6
+        print(
+            f"{written.page} ({size:.2f} MB), {len(written.figures)} figure files beside it",
+            file=sys.stderr if self.json else sys.stdout,
+        )
         return 0
 
 

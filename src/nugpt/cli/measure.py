@@ -125,7 +125,7 @@ def _grouped(
     pairs: Sequence[tuple[RunSpec, AlignmentRun]],
 ) -> dict[str, tuple[RunSpec, list[AlignmentRun]]]:
     """Runs that differ in width and seed alone, each group under a name."""
-    from nugpt.fit.curves import group_key
+    from nugpt.fit.measured import group_key
 
     groups: dict[Any, list[tuple[RunSpec, AlignmentRun]]] = {}
     for spec, run in pairs:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nugpt.fit.curves import group_key
+from nugpt.fit.measured import group_key
 from nugpt.fit.power_law import PowerLaw, lerp_power_law
 from nugpt.spec.run import RunSpec
 

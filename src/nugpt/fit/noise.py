@@ -10,8 +10,12 @@ import numpy as np
 
 from nugpt.fit.points import Levels, Point, levels
 
-# Before any seed is repeated: 0.006 nats, give or take a factor of three or so (two degrees of freedom).
+# Before any seed is repeated: 0.006 nats, give or take a factor of three or so (two degrees of freedom). Where none is
+# repeated in the whole study, nothing will correct it, and it is taken to be larger.
 PRIOR_VARIANCE, PRIOR_DOF = 0.006**2, 2.0
+UNREPEATED_VARIANCE = 0.01**2
+SMOOTH_TERMS = 4  # of the cubic whose residuals stand in for repeated seeds
+SMOOTH_HEIGHT = 0.25  # nats above the best, up to which a cubic will do
 # Curves of a study resemble each other, they are not the same: beyond this, more curves say no more about this one.
 MOST_POOLED_DOF = 30.0
 
@@ -47,6 +51,18 @@ def curve_noise(curve: Levels) -> NoiseModel:
     return NoiseModel(variance, curve.dof, max(seen - own, seen / 10), float(max(spread, 0)))
 
 
+def residual_noise(curve: Levels) -> NoiseModel:
+    """What the roughness of a curve of one seed says about its noise: residuals of a cubic around its best point."""
+    near = curve.height <= SMOOTH_HEIGHT
+    free = int(near.sum()) - SMOOTH_TERMS
+    if free < 1:
+        return NoiseModel(0.0, 0.0)
+    x = curve.x[near] - curve.x[near].mean()
+    rows = np.vander(x, SMOOTH_TERMS)
+    rest = curve.mean[near] - rows @ np.linalg.lstsq(rows, curve.mean[near], rcond=None)[0]
+    return NoiseModel(float(rest @ rest) / free, float(free))
+
+
 def pool(models: Sequence[NoiseModel]) -> NoiseModel:
     """Noise of several curves taken together, each weighing by its degrees of freedom."""
     dof = sum(m.dof for m in models)
@@ -62,18 +78,25 @@ def pool(models: Sequence[NoiseModel]) -> NoiseModel:
 
 
 def study_noise(curves: Sequence[Sequence[Point]]) -> NoiseModel:
-    """Noise pooled over the curves of a study."""
-    return pool([curve_noise(levels(points)) for points in curves])
+    """Noise pooled over the curves of a study: from repeated seeds, or from roughness where no curve has any."""
+    found = [levels(points) for points in curves]
+    return pool([curve_noise(curve) for curve in found] if _repeated(found) else [residual_noise(c) for c in found])
+
+
+def _repeated(curves: Sequence[Levels]) -> bool:
+    return any(curve.dof for curve in curves)
 
 
 def noise_of(curve: Levels, pooled: NoiseModel | None) -> NoiseModel:
     """What is known about this curve's noise: its own seeds, the study's other curves, and a weak prior."""
     own = curve_noise(curve)
-    parts = [NoiseModel(PRIOR_VARIANCE, PRIOR_DOF), own]
+    repeated = bool(own.dof) or (pooled is not None and bool(pooled.seed_dof))
+    parts = [NoiseModel(PRIOR_VARIANCE if repeated else UNREPEATED_VARIANCE, PRIOR_DOF), own]
     if pooled is not None:
-        # A pooled model holds this curve's share already.
-        dof = max(pooled.dof - own.dof, 0.0)
-        rest = max(pooled.variance * pooled.dof - own.variance * own.dof, 0.0)
+        # A pooled model holds this curve's share already; its own roughness is seen again when it is fitted.
+        share = own if repeated else residual_noise(curve)
+        dof = max(pooled.dof - share.dof, 0.0)
+        rest = max(pooled.variance * pooled.dof - share.variance * share.dof, 0.0)
         others = NoiseModel(rest / dof if dof else 0.0, min(dof, MOST_POOLED_DOF))
         parts.append(replace(others, seed_variance=pooled.seed_variance, seed_dof=pooled.seed_dof))
     return pool(parts)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import special  # scipy.stats would take most of a second to import
 
-from nugpt.fit.curve import Shapes, shapes, windows
+from nugpt.fit.curve import MIRRORED, Shapes, shapes, windows
 from nugpt.fit.interval import Array, Interval, central, check_level
 from nugpt.fit.noise import NoiseModel, noise_of
 from nugpt.fit.points import GridPoint, Levels, Point, levels
 
 VERDICTS = ("enclosed", "edge-censored", "flat")
+# Octaves by which one seed's optimum is taken to lie off the average seed's, before any second seed shows it.
+ONE_SEED = 0.08
 FLAT_LEVEL = 0.05  # a curve is flat when equality of its levels is not rejected at this level
 
 
@@ -43,23 +45,32 @@ class Optimum:
         return self.best_point.loss
 
 
-def optimum(points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = None) -> Optimum:
-    """The optimum of one curve; `pooled` is the noise of the study's curves, this one included."""
+def optimum(
+    points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = None, cliff: str = "right"
+) -> Optimum:
+    """The optimum of one curve; `pooled` is the noise of the study's curves, this one included.
+
+    A learning rate's cliff is mostly on the right; a multiplier's may be on `either` side.
+    """
     check_level(level)
+    if cliff not in MIRRORED:
+        raise ValueError(f"cliff is {cliff!r}, but must be one of {', '.join(MIRRORED)}")
     if not points:
         raise ValueError("points is empty, but must hold at least one run")
     curve = levels(points)
     if not len(curve.x):
         return _nothing_trained(points, level, curve.notes)
     noise = noise_of(curve, pooled)
-    drawn = shapes(curve, noise)
+    drawn = shapes(curve, noise, cliff)
+    if len(curve.seeds) == 1:
+        drawn = _moved_by_seed(drawn)
     best = curve.best
     left, right = _open_sides(curve, drawn, level)
     verdict = "enclosed"
     if left or right:
         verdict = "flat" if _is_flat(curve, noise) else "edge-censored"
     enclosed = verdict == "enclosed"
-    fitted = curve.x[windows(curve)[0]]
+    fitted = curve.x[windows(curve)[-1]]
     loss, loss_interval, loss_notes = _loss(curve, drawn, noise, level)
     return Optimum(
         verdict=verdict,
@@ -72,7 +83,7 @@ def optimum(points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | N
         best_point=best,
         window=Interval(float(fitted[0]), float(fitted[-1])),
         level=level,
-        notes=curve.notes + (loss_notes if enclosed else ()) + _noise_notes(curve, pooled),
+        notes=curve.notes + (loss_notes if enclosed else ()) + _noise_notes(curve, pooled, noise),
         shapes=drawn,
     )
 
@@ -142,7 +153,7 @@ def _interval(drawn: Shapes, left: bool, right: bool, level: float) -> Interval:
 
 def _is_flat(curve: Levels, noise: NoiseModel) -> bool:
     """Whether the levels of the window differ by no more than noise (F test)."""
-    mask = windows(curve)[0]
+    mask = windows(curve)[-1]
     mean, count = curve.mean[mask], curve.count[mask]
     if len(mean) < 2:
         return False
@@ -160,7 +171,18 @@ def _loss(curve: Levels, drawn: Shapes, noise: NoiseModel, level: float) -> tupl
     return float(np.median(drawn.loss)), central(drawn.loss + seeds, level), ()
 
 
-def _noise_notes(curve: Levels, pooled: NoiseModel | None) -> tuple[str, ...]:
-    if curve.dof or (pooled is not None and pooled.dof):
+def _noise_notes(curve: Levels, pooled: NoiseModel | None, noise: NoiseModel) -> tuple[str, ...]:
+    """What the interval rests on where no seed was repeated."""
+    if len(curve.seeds) > 1:
         return ()
-    return ("no learning rate has two seeds and no pooled noise was given: the noise is a prior's",)
+    moves = f"one seed: its optimum is taken to be off by {ONE_SEED:g} octaves (deviation)"
+    if pooled is not None and pooled.seed_dof:
+        return (f"{moves}, the noise as at the study's other curves",)
+    source = "by the roughness of the curves and a prior" if pooled is not None and pooled.dof else "by a prior alone"
+    return (f"{moves}, its noise to be {noise.deviation:.2g} nats {source}",)
+
+
+def _moved_by_seed(drawn: Shapes) -> Shapes:
+    """The same draws, each off by as much as one seed's optimum may be; failures stay where they are."""
+    moved = drawn.x + ONE_SEED * np.random.default_rng(19).standard_normal(len(drawn.x))
+    return replace(drawn, x=np.clip(moved, *drawn.failed))

@@ -15,9 +15,10 @@ import numpy as np
 from scipy import special  # scipy.stats would take most of a second to import
 
 from nugpt.fit.curve import Shapes
-from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, sizes_of
+from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer
 from nugpt.fit.drift import FAILS
 from nugpt.fit.interval import Array, Interval, central
+from nugpt.fit.measured import sizes_of
 from nugpt.fit.regret import MOST, Cost
 from nugpt.spec.model import total_parameters
 from nugpt.spec.parametrization import TABLES

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, answer, verdicts
+from nugpt.fit.claims import verdicts
+from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer, answer
 from nugpt.fit.points import levels
 from nugpt.fit.power_law import Observed, PowerLaw, lerp_power_law, power_law
 from nugpt.fit.verdict import Verdict

@@ -169,7 +169,7 @@ def _row(run: Run, ways: dict[str, int]) -> Html:
         number(run.log2_lr, 3),
         run.seed,
         run.state + (f" at step {at:,}" if isinstance(at, int) else ""),
-        number(run.loss, 4),
+        number(facts.get("val_loss", run.loss), 4),
         number(facts.get("val_loss_ema"), 4),
         f"{steps:,}" if isinstance(steps, int) else NONE,
         f"{flops:.3g}" if isinstance(flops, (int, float)) else NONE,

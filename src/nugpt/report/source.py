@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nugpt.fit.alignment import alignment_run
-from nugpt.fit.curves import Measured, measured
+from nugpt.fit.measured import Measured, loss_name, loss_of, measured
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord
 from nugpt.spec.study import Study
@@ -94,9 +94,14 @@ class Source:
 
 
 def read_store(
-    store: Store, names: Sequence[str], studies: Mapping[str, Study], page_folder: Path, title: str | None = None
+    store: Store,
+    names: Sequence[str],
+    studies: Mapping[str, Study],
+    page_folder: Path,
+    title: str | None = None,
+    loss: str | None = None,
 ) -> Source:
-    """The plans of these names, or all; a record that cannot be read is named among the problems."""
+    """The plans of these names, or all, by the loss that is due or this one; what cannot be read is a problem."""
     found = plans(store)
     there = [directory.path.name for directory in found]
     for name in names:
@@ -107,7 +112,7 @@ def read_store(
     for directory in found:
         if not names or directory.path.name in names:
             try:
-                read.append(_read_plan(directory, studies, page_folder, problems))
+                read.append(_read_plan(directory, studies, page_folder, loss, problems))
             except ValueError as error:
                 problems.append(str(error))
     advice = _recommendation(store, problems)
@@ -135,21 +140,25 @@ def _recommendation(store: Store, problems: list[str]) -> Any:
 
 
 def _read_plan(
-    directory: PlanDirectory, studies: Mapping[str, Study], page_folder: Path, problems: list[str]
+    directory: PlanDirectory, studies: Mapping[str, Study], page_folder: Path, loss: str | None, problems: list[str]
 ) -> PlanRuns:
     plan = directory.plan()
     added: dict[str, set[float]] = {}
     for addition in directory.additions():
         added.setdefault(addition.curve, set()).add(addition.log2_lr)
     curves = [
-        _read_curve(curve, sorted({*curve.log2_lrs, *added.get(curve.key, ())}), directory.store, page_folder, problems)
+        _read_curve(
+            curve, sorted({*curve.log2_lrs, *added.get(curve.key, ())}), directory.store, page_folder, loss, problems
+        )
         for curve in plan.curves
     ]
     return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale)
 
 
-def _read_curve(curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, problems: list[str]) -> CurveRuns:
-    runs, ended, aligned = [], [], []
+def _read_curve(
+    curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, loss: str | None, problems: list[str]
+) -> CurveRuns:
+    runs, ended, aligned, loss = [], [], [], loss or loss_name(curve)
     for (log2_lr, seed), spec in curve.runs(grid).items():
         path = store.root / spec.hash
         record = None
@@ -160,23 +169,23 @@ def _read_curve(curve: Curve, grid: Sequence[float], store: Store, page_folder: 
         files = _relative(path, page_folder) if path.is_dir() else None
         rows = RunDirectory(path).read_metrics(("alignment", "lerp")) if record is not None else []
         course = tuple(row for row in rows if row["kind"] == "lerp")
-        runs.append(replace(_run(spec.hash, log2_lr, seed, record, files), course=course))
+        runs.append(replace(_run(spec.hash, log2_lr, seed, record, loss, files), course=course))
         if record is not None:
             ended.append((log2_lr, seed, record))
         if (found := alignment_run(spec, rows)) is not None:
             aligned.append(found)
-    return CurveRuns(curve.key, measured(curve, ended, alignment=aligned), tuple(runs))
+    return CurveRuns(curve.key, measured(curve, ended, loss, aligned), tuple(runs))
 
 
-def _run(id: str, log2_lr: float, seed: int, record: RunRecord | None, files: str | None) -> Run:
+def _run(id: str, log2_lr: float, seed: int, record: RunRecord | None, loss: str, files: str | None) -> Run:
     if record is None:
         return Run(id, log2_lr, seed, "not ended", files=files)
     facts = {
         name: getattr(record, name)
-        for name in ("steps", "tokens", "flops", "wall_s", "val_loss_ema", "train_loss", "diverged_at")
+        for name in ("steps", "tokens", "flops", "wall_s", "val_loss", "val_loss_ema", "train_loss", "diverged_at")
     }
     carried = {name: record.carried_by[name] for name in CARRIED_BY if name in record.carried_by}
-    return Run(id, log2_lr, seed, record.status, record.val_loss, facts, record.lerp, carried, files)
+    return Run(id, log2_lr, seed, record.status, loss_of(record, loss), facts, record.lerp, carried, files)
 
 
 def _relative(path: Path, folder: Path) -> str | None:

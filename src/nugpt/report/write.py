@@ -45,11 +45,11 @@ class Written:
     answers: tuple[PlanAnswer, ...]
 
 
-def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS) -> Written:
+def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS, level: float = 0.90) -> Written:
     """Fit, draw and write everything under `out`."""
     if wrong := [name for name in formats if name not in FORMATS]:
         raise ValueError(f"format is {wrong[0]!r}, but must be one of {', '.join(FORMATS)}")
-    answers = [answer_plan(plan) for plan in source.plans]
+    answers = [answer_plan(plan, level) for plan in source.plans]
     figures: list[Path] = []
     stills: dict[str, list[tuple[str, Figure]]] = {}
     (out / "figures").mkdir(parents=True, exist_ok=True)

@@ -54,10 +54,12 @@ class CurveState:
 
     def points(self) -> list[Point]:
         """What the optimum is read from: every run that has ended."""
+        from nugpt.fit.measured import loss_name, loss_of
         from nugpt.fit.points import Point
 
+        name = loss_name(self.curve)
         return [
-            Point(p.log2_lr, p.record.val_loss if p.state == "done" else None, p.seed, p.state)
+            Point(p.log2_lr, loss_of(p.record, name), p.seed, p.state)
             for p in self.places
             if p.record is not None and p.state == p.record.status
         ]

@@ -1,0 +1,158 @@
+"""Runs grouped into curves: a plan's, or those of a user's own table.
+
+A curve's runs differ in learning rate and seed alone. Curves of one group differ in size alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nugpt.fit.alignment import AlignmentRun
+from nugpt.fit.points import Point
+from nugpt.spec.plan import Curve, Label
+from nugpt.spec.record import RunRecord
+from nugpt.spec.resolve import Extent
+from nugpt.spec.run import RunSpec
+
+SIZES = ("width", "layers", "steps", "batch")  # the axes along which a table says how η goes
+LABELS_OF_SIZE = ("heads", "n_heads", "layers", "n_layers", "steps", "batch", "axis", "held_out", "horizon")
+LOSSES = ("val_loss", "val_loss_ema")
+# CHOICE: the average over validations forgets in twenty of them; a run of fewer than five times as many validations
+# would still hold its first ones.
+ENOUGH_VALIDATIONS = 100
+_KEPT = ("head_dim", "vocab_size", "seq_len", "rope_theta", "architecture")  # of a model, whatever its size
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A curve with what its runs gave."""
+
+    label: Label = field(hash=False)
+    group: str  # what its curves share but for size, as a key
+    sizes: Mapping[str, float] = field(hash=False)  # axis → size
+    points: tuple[Point, ...]
+    records: tuple[RunRecord | None, ...] = field(default=(), repr=False)  # of each point; none for a user's own rows
+    spec: RunSpec | None = field(default=None, repr=False)  # of every run but for lr and seed
+    loss: str = "loss"  # which of a run's losses its points hold
+    alignment: tuple[AlignmentRun, ...] = field(default=(), repr=False)  # of the runs that were measured
+
+    @property
+    def name(self) -> str:
+        """The label in words."""
+        return words(self.label)
+
+
+def sizes_of(extent: Extent) -> dict[str, float]:
+    """Where a run stands on each axis; a batch counts in tokens."""
+    return dict(zip(SIZES, (extent.d_model, extent.n_layers, extent.steps, extent.batch_tokens), strict=True))
+
+
+def words(label: Mapping[str, Any]) -> str:
+    """A label, or a place, on one line."""
+    return " ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in label.items())
+
+
+def loss_name(curve: Curve) -> str:
+    """The loss that a curve is read from: averaged over validations where no seeds are, else the final one."""
+    averaged = len(curve.seeds) == 1 and curve.spec.validations >= ENOUGH_VALIDATIONS
+    return "val_loss_ema" if averaged else "val_loss"
+
+
+def loss_of(record: RunRecord, name: str) -> float | None:
+    """A run's loss by that name; only a done run has one."""
+    loss: float | None = getattr(record, name) if record.status == "done" else None
+    return loss
+
+
+def measured(
+    curve: Curve,
+    runs: Iterable[tuple[float, int, RunRecord]],
+    loss: str | None = None,
+    alignment: Iterable[AlignmentRun] = (),
+) -> Measured:
+    """A plan's curve with the (log2 η, seed, record) of each run that has ended, and the loss that is due, or given."""
+    loss = loss_name(curve) if loss is None else loss
+    if loss not in LOSSES:
+        raise ValueError(f"loss is {loss!r}, but must be one of {', '.join(LOSSES)}")
+    ended = list(runs)
+    return Measured(
+        label=curve.label,
+        group=group_key(curve.spec),
+        sizes=sizes_of(curve.spec.extent),
+        points=tuple(Point(x, loss_of(record, loss), seed, record.status) for x, seed, record in ended),
+        records=tuple(record for _, _, record in ended),
+        spec=curve.spec,
+        loss=loss,
+        alignment=tuple(alignment),
+    )
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """One row of a user's own table of runs."""
+
+    lr: float
+    loss: float | None
+    seed: int = 0
+    size: float | None = None
+    group: str = ""
+    status: str = "done"
+
+
+def own_curves(runs: Iterable[OwnRun], size_name: str = "size", group_name: str = "group") -> list[Measured]:
+    """A user's own runs as curves: one for each group and size, in that order."""
+    points: dict[tuple[str, float | None], list[Point]] = {}
+    for run in runs:
+        if not math.isfinite(run.lr) or run.lr <= 0:
+            raise ValueError(f"lr is {run.lr!r}, but must be a finite number above 0")
+        if run.size is not None and (not math.isfinite(run.size) or run.size <= 0):
+            raise ValueError(f"{size_name} is {run.size!r}, but must be a finite number above 0")
+        point = Point(math.log2(run.lr), run.loss, run.seed, run.status)
+        points.setdefault((run.group, run.size), []).append(point)
+    found = []
+    for (group, size), members in sorted(points.items(), key=lambda item: (item[0][0], item[0][1] or 0.0)):
+        sizes = {} if size is None else {size_name: size}
+        label: dict[str, str | float] = ({group_name: group} if group else {}) | sizes
+        found.append(Measured(label, group, sizes, tuple(members)))
+    return found
+
+
+def group_key(spec: RunSpec) -> str:
+    """What two runs share when they differ in size, learning rate and seed alone."""
+    values, model = spec.to_dict(), spec.model
+    for name in ("lr", "seed", "steps", "batch", "validations", "val_windows", "start"):
+        values.pop(name)
+    values["model"] = {name: values["model"][name] for name in _KEPT}
+    values["model"] |= {"mlp": round(model.d_mlp / model.d_model, 2), "group": model.n_heads // model.n_kv_heads}
+    values["schedule"]["warmup"] = round(spec.schedule.warmup / spec.steps, 2)  # as a share of the run
+    return json.dumps(values, sort_keys=True)
+
+
+def by_group(curves: Sequence[Measured]) -> dict[str, list[Measured]]:
+    """The curves of each group, in the order of their first."""
+    groups: dict[str, list[Measured]] = {}
+    for curve in curves:
+        groups.setdefault(curve.group, []).append(curve)
+    return groups
+
+
+def group_names(curves: Sequence[Measured]) -> dict[str, str]:
+    """A name for each group: what all its labels say beyond their size, and a number where that is not enough."""
+    names: dict[str, str] = {}
+    for group, members in by_group(curves).items():
+        common = dict(members[0].label)
+        for member in members[1:]:
+            common = {k: v for k, v in common.items() if member.label.get(k) == v}
+        said = {k: v for k, v in common.items() if k not in LABELS_OF_SIZE}
+        spec = members[0].spec
+        if spec is None:
+            name = group or "all runs"
+        else:
+            table = said.pop("table", None) or said.pop("parametrization", None) or spec.table.name
+            name = f"{table} {words(said)}".strip()
+        names[group] = name if name not in names.values() else f"{name} ({len(names) + 1})"
+    return names
