@@ -133,7 +133,7 @@ def _path_trials(trials: Trials, sweeps: Sequence[Sweep], found: Sequence[Optimu
 
 def _law_trials(trials: Trials, places: Sequence[dict[str, float]], found: Sequence[Optimum], slope: float) -> None:
     observed = [
-        Observed(place, at.log2_lr, at.deviation)
+        Observed(place, at.log2_lr, at.deviation, at.independent)
         for place, at in zip(places, found, strict=True)
         if at.log2_lr is not None
     ]

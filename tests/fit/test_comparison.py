@@ -34,7 +34,9 @@ def only(pair: tuple[tuple[Point, ...], tuple[Point, ...]]) -> Difference:
 def test_pairing_removes_what_seeds_share() -> None:
     found = only((side(3.52, EFFECTS, -7.2), side(3.50, EFFECTS, -6.8, rng_seed=1)))
     assert found.seeds == 3
-    assert found.nats == pytest.approx(0.02, abs=0.003)  # noise 0.002 over some points of three seeds
+    # Noise of 0.002 over some points of three seeds, and the freedom of the shapes between the points.
+    assert found.nats == pytest.approx(0.02, abs=0.004)
+    assert found.interval.contains(0.02)
     assert found.interval.width < 0.02  # the seeds themselves spread over 0.1
 
 

@@ -212,7 +212,7 @@ def test_a_multiplier_is_profiled_over_learning_rates() -> None:
         curves.append((log2_multiplier, lifted))
     points = profile(curves, study_noise([runs for _, runs in curves]))
     assert {p.seed for p in points} == {0, 1}
-    found = optimum(points)
+    found = optimum(points, cliff="either")
     assert found.verdict == "enclosed"
     assert found.interval.contains(-1.0)
 

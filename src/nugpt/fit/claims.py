@@ -101,7 +101,12 @@ def _joint_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
     if not known:
         return []
     observed = [
-        Observed({axis: _number(one, axis) for axis in axes}, float(one.optimum.log2_lr or 0.0), one.optimum.deviation)
+        Observed(
+            {axis: _number(one, axis) for axis in axes},
+            float(one.optimum.log2_lr or 0.0),
+            one.optimum.deviation,
+            one.optimum.independent,
+        )
         for one in known
     ]
     censored = any(one.optimum.verdict == "edge-censored" for one in mine)
@@ -118,7 +123,8 @@ def _slope_change(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -
     by = np.array([_number(one, rule.by) for one in known])
     rows = np.column_stack([*(by == value for value in values), x, x * np.log2(by)]).astype(np.float64)
     y = np.array([one.optimum.log2_lr for one in known], dtype=np.float64)
-    line = fit_line(rows, y, np.array([one.optimum.deviation or 0.0 for one in known]))
+    deviations = np.array([one.optimum.deviation or 0.0 for one in known])
+    line = fit_line(rows, y, deviations, any(one.optimum.independent for one in known))
     if line is None:
         return []
     last = len(values) + 1

@@ -15,6 +15,7 @@ from nugpt.fit.points import Point, levels
 
 # Nats by which a seed may change one side's loss but not the other's, before any two seeds are compared.
 UNSHARED = 0.004
+ONE_SEED = 0.01  # the same where all that there is are pairs of one seed, which will not correct it
 SEEDS_APART = 0.014  # the same where the sides share no seed: both sides' seed effects count
 
 
@@ -161,7 +162,7 @@ def _difference(a: _Best, b: _Best, unshared: Array, level: float) -> Difference
     shared = len(set(a.effects) & set(b.effects))
     draws = generator.permutation(a.draws) - generator.permutation(b.draws)
     normal = generator.standard_normal(len(draws))
-    notes = ("one seed: how much another would change is a prior's",) if shared == 1 else ()
+    notes = (f"one seed: another is taken to change the difference by about {ONE_SEED:g} nats",) if shared == 1 else ()
     if shared:
         spread = generator.choice(unshared, size=len(draws)) / math.sqrt(shared)
     else:
@@ -172,8 +173,9 @@ def _difference(a: _Best, b: _Best, unshared: Array, level: float) -> Difference
 
 def _unshared(pairs: Sequence[tuple[_Best, _Best]]) -> Array:
     """Draws of the deviation by which a seed changes one side and not the other, given all pairs' seed effects."""
-    scale = np.linspace(0.0, 6 * UNSHARED, 241)
-    log_weight = -0.5 * (scale / UNSHARED) ** 2
+    usual = UNSHARED if any(len(set(a.effects) & set(b.effects)) > 1 for a, b in pairs) else ONE_SEED
+    scale = np.linspace(0.0, 6 * usual, 241)
+    log_weight = -0.5 * (scale / usual) ** 2
     for a, b in pairs:
         gaps = np.array([a.effects[seed] - b.effects[seed] for seed in sorted(set(a.effects) & set(b.effects))])
         if len(gaps) > 1:

@@ -27,7 +27,7 @@ MISFIT = 0.0003  # nats by which no simple shape can be trusted even near its mi
 # On a grid of octaves the likelihood counts so many times over, and more by a cube root on a finer one. Families that
 # no data tell apart and windows that disagree widen the answer beyond what each would say alone; set so that
 # synthetic sweeps of every kind reach their coverage (docs/fit.md).
-SHARPNESS = 1.6
+SHARPNESS = {"right": 1.6, "either": 1.1}
 # How likely the cliff is on the left, before any point is seen: too high a learning rate diverges, too low a one does
 # not. Of a multiplier's curve nothing is known.
 MIRRORED = {"right": 0.2, "either": 0.5}
@@ -143,7 +143,7 @@ def shapes(curve: Levels, noise: NoiseModel, cliff: str = "right") -> Shapes:
     """Draws from the curves that agree with the points: windows in equal parts, families by how well they agree."""
     masks = windows(curve)
     generator = np.random.default_rng(7)  # fixed: the same points give the same answer
-    found = [_sample(_Target(curve, masks, noise, family, MIRRORED[cliff]), generator) for family in FAMILIES]
+    found = [_sample(_Target(curve, masks, noise, family, cliff), generator) for family in FAMILIES]
     parts: list[list[tuple[Array, Array]]] = [[] for _ in FAMILIES]
     for window in range(len(masks)):
         evidence = np.array([one[window].log_evidence for one in found])
@@ -188,9 +188,7 @@ class _Drawn:
 class _Target:
     """The posterior of (log2 η*, ln σ, side of the cliff, ln of the shape's parameters) given a curve's windows."""
 
-    def __init__(
-        self, curve: Levels, masks: Sequence[Mask], noise: NoiseModel, family: Family, mirrored: float
-    ) -> None:
+    def __init__(self, curve: Levels, masks: Sequence[Mask], noise: NoiseModel, family: Family, cliff: str) -> None:
         widest = masks[-1]
         order = np.argsort(~masks[0][widest], kind="stable")  # the narrow window's points first
         self.ends = [int(mask.sum()) for mask in masks]
@@ -199,8 +197,8 @@ class _Target:
         )
         self.misfit = MISFIT**2 + (ROUGHNESS * height) ** 2 / self.count
         density = (len(curve.x) - 1) / (curve.x[-1] - curve.x[0]) if len(curve.x) > 1 else 1.0
-        self.sharpness = SHARPNESS * float(np.clip(density, 1.0, 4.0)) ** (1 / 3)
-        self.noise, self.where, self.family, self.mirrored = noise, _domain(curve), family, mirrored
+        self.sharpness = SHARPNESS[cliff] * float(np.clip(density, 1.0, 4.0)) ** (1 / 3)
+        self.noise, self.where, self.family, self.mirrored = noise, _domain(curve), family, MIRRORED[cliff]
         best = curve.best.log2_lr
         self.near = Interval(max(best - NEAR, self.where.low), min(best + NEAR, self.where.high))
         self.centre = (family.centre + family.heights * _unusual(curve, family))[:, None]

@@ -156,7 +156,12 @@ def _laws(members: Sequence[CurveAnswer], level: float) -> list[tuple[str, Power
 
 def _observed(members: Sequence[CurveAnswer], axes: Sequence[str]) -> list[Observed]:
     return [
-        Observed({axis: one.curve.sizes[axis] for axis in axes}, one.optimum.log2_lr, one.optimum.deviation)
+        Observed(
+            {axis: one.curve.sizes[axis] for axis in axes},
+            one.optimum.log2_lr,
+            one.optimum.deviation,
+            one.optimum.independent,
+        )
         for one in members
         if one.optimum.log2_lr is not None
     ]

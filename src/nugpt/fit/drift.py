@@ -28,6 +28,9 @@ class Located(Protocol):
     @property
     def deviation(self) -> float | None: ...
 
+    @property
+    def independent(self) -> bool: ...
+
 
 @dataclass(frozen=True)
 class Drift:
@@ -62,7 +65,8 @@ def drift(located: Sequence[tuple[float, Located]], level: float = 0.90, bound: 
     dropped = tuple(size for size, at in located if at.log2_lr is None)
     censored = any(at.verdict == "edge-censored" for _, at in located)
     notes = [f"size {size:g} has no enclosed optimum" for size in dropped]
-    line = _line(known) if len(set(sizes)) >= 3 else None
+    independent = any(at.independent for _, at in located)
+    line = _line(known, independent) if len(set(sizes)) >= 3 else None
     if line is None:
         notes.append(f"{len(set(sizes))} sizes with an optimum, but a slope needs 3")
         return Drift(
@@ -77,8 +81,8 @@ def drift(located: Sequence[tuple[float, Located]], level: float = 0.90, bound: 
     return Drift(float(line.coefficients[1]), interval, verdict, bound, sizes, dropped, level, censored, tuple(notes))
 
 
-def _line(known: Sequence[tuple[float, float | None, float | None]]) -> Line | None:
+def _line(known: Sequence[tuple[float, float | None, float | None]], independent: bool) -> Line | None:
     x = np.log2([size for size, _, _ in known])
     y = np.array([at for _, at, _ in known], dtype=np.float64)
     own = np.array([deviation or 0.0 for _, _, deviation in known])
-    return fit_line(np.column_stack([np.ones(len(x)), x]), y, own)
+    return fit_line(np.column_stack([np.ones(len(x)), x]), y, own, independent)

@@ -34,6 +34,11 @@ class Edge:
     rule: EdgeRule
     notes: tuple[str, ...] = ()
 
+    @property
+    def independent(self) -> bool:
+        """Where in its bracket an edge lies has nothing to do with another's."""
+        return True
+
 
 def stability_edge(points: Sequence[Point], rule: EdgeRule | None = None) -> Edge:
     """The edge of one curve, looked for upwards from its best learning rate."""

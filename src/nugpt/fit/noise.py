@@ -13,7 +13,7 @@ from nugpt.fit.points import Levels, Point, levels
 # Before any seed is repeated: 0.006 nats, give or take a factor of three or so (two degrees of freedom). Where none is
 # repeated in the whole study, nothing will correct it, and it is taken to be larger.
 PRIOR_VARIANCE, PRIOR_DOF = 0.006**2, 2.0
-UNREPEATED_VARIANCE = 0.01**2
+UNREPEATED_VARIANCE = 0.015**2
 SMOOTH_TERMS = 4  # of the cubic whose residuals stand in for repeated seeds
 SMOOTH_HEIGHT = 0.25  # nats above the best, up to which a cubic will do
 # Curves of a study resemble each other, they are not the same: beyond this, more curves say no more about this one.

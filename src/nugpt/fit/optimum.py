@@ -36,6 +36,12 @@ class Optimum:
     level: float
     notes: tuple[str, ...] = ()
     shapes: Shapes | None = field(default=None, repr=False, compare=False)  # draws of the curve, for regret and more
+    seeds: int = 2
+
+    @property
+    def independent(self) -> bool:
+        """Whether its error is its own. That of a shape, alike at all sizes, prevails only over several seeds."""
+        return self.seeds < 2
 
     @property
     def reached(self) -> float | None:
@@ -85,6 +91,7 @@ def optimum(
         level=level,
         notes=curve.notes + (loss_notes if enclosed else ()) + _noise_notes(curve, pooled, noise),
         shapes=drawn,
+        seeds=len(curve.seeds),
     )
 
 

@@ -19,6 +19,7 @@ class Observed:
     at: Mapping[str, float] = field(hash=False)  # such as {"steps": 2000, "batch": 32}
     log2_value: float
     deviation: float | None = None
+    independent: bool = False  # of the others' errors, as Optimum.independent
 
     def __post_init__(self) -> None:
         for name, value in self.at.items():
@@ -62,7 +63,8 @@ def power_law(observed: Sequence[Observed], level: float = 0.90) -> PowerLaw:
     rows = np.column_stack([np.ones(len(observed)), *(np.log2([one.at[name] for one in observed]) for name in varies)])
     own = [one.deviation for one in observed]
     deviations = np.array([d or 0.0 for d in own]) if all(d is not None for d in own) else None
-    line = fit_line(rows, np.array([one.log2_value for one in observed]), deviations) if varies else None
+    values = np.array([one.log2_value for one in observed])
+    line = fit_line(rows, values, deviations, any(one.independent for one in observed)) if varies else None
     if line is None:
         notes.append(f"{len(observed)} values do not determine the exponents of {', '.join(varies) or 'anything'}")
         return PowerLaw({}, {}, None, len(observed), level, tuple(notes))

@@ -16,7 +16,7 @@ from nugpt.fit.interval import Array, Interval
 OWN_WEIGHT = 6.0
 # The share of the values' variance that differs from size to size. The rest, by which a curve's shape misleads, is
 # alike at all sizes of a study and moves the line, not its slope (set so that synthetic studies reach their coverage).
-OWN_SHARE = 0.35
+OWN_SHARE = 0.45
 LEAST_DEVIATION = 0.02  # octaves; no optimum is known better, whatever its curve says
 
 
@@ -46,8 +46,11 @@ class Line:
         return Interval(self.at(row) - half, self.at(row) + half)
 
 
-def fit_line(rows: Array, values: Array, deviations: Array | None = None) -> Line | None:
-    """Weighted least squares; none where the rows do not determine it or leave no scatter to see."""
+def fit_line(rows: Array, values: Array, deviations: Array | None = None, independent: bool = False) -> Line | None:
+    """Weighted least squares; none where the rows do not determine it or leave no scatter to see.
+
+    `independent` says that the values' errors have nothing in common.
+    """
     n, p = rows.shape
     if n <= p or np.linalg.matrix_rank(rows) < p:
         return None
@@ -57,5 +60,6 @@ def fit_line(rows: Array, values: Array, deviations: Array | None = None) -> Lin
     squares = float(np.sum((target - scaled @ coefficients) ** 2))
     prior = 0.0 if deviations is None else OWN_WEIGHT
     dof = prior + n - p
-    covariance = np.linalg.inv(scaled.T @ scaled) * (prior * OWN_SHARE + squares) / dof
+    own_share = 1.0 if independent else OWN_SHARE
+    covariance = np.linalg.inv(scaled.T @ scaled) * (prior * own_share + squares) / dof
     return Line(coefficients, covariance, dof, math.sqrt(squares / n))

@@ -197,7 +197,12 @@ def _paths(plan: PlanRuns, fitted: Answers) -> tuple[Path, ...]:
 def _law(path: PathAnswer, level: float) -> PowerLaw | None:
     """The line that the path's drift is the slope of, as a law that can be drawn."""
     observed = [
-        Observed({path.along: one.curve.sizes[path.along]}, one.optimum.log2_lr, one.optimum.deviation)
+        Observed(
+            {path.along: one.curve.sizes[path.along]},
+            one.optimum.log2_lr,
+            one.optimum.deviation,
+            one.optimum.independent,
+        )
         for one in path.curves
         if one.optimum.log2_lr is not None
     ]
