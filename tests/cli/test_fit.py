@@ -270,6 +270,9 @@ MISTAKES = {
     "empty store": ("", ["empty-store"], ["no plan and no run"]),
     "level": ("runs.csv", ["runs.csv", "--level", "90"], ["level is 90.0"]),
     "loss of a store": ("", ["store", "--loss", "train_loss"], ["loss is 'train_loss'", "val_loss_ema"]),
+    "format": ("runs.csv", ["runs.csv", "--out", "page", "--formats", "gif"], ["format is 'gif'", "pdf, svg, png"]),
+    "out is a file": ("runs.csv", ["runs.csv", "--out", "runs.csv"], ["out is 'runs.csv'", "directory"]),
+    "title of no page": ("runs.csv", ["runs.csv", "--title", "x"], ["title is 'x'", "--out"]),
     "not UTF-8": ("latin.csv", ["latin.csv"], ["latin.csv", "UTF-8"]),
 }
 FILES = {

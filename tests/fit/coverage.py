@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from tests.fit.synthetic import FAMILIES, MULTIPLIERS, SPACINGS, Sweep, study
+from tests.fit.test_recommend import make_spec
 
 import nugpt.fit.comparison
+import nugpt.fit.curves
 from nugpt.fit import (
     Budgeted,
     EdgeRule,
@@ -34,7 +36,10 @@ from nugpt.fit import (
     stability_edge,
     study_noise,
 )
+from nugpt.fit.curves import answer
+from nugpt.fit.measured import Measured, group_key, sizes_of
 from nugpt.fit.optimum import Optimum
+from nugpt.fit.recommend import recommend, retarget
 
 STEPS, BATCHES = (1.0, 2.0, 4.0), (1.0, 4.0)
 SLOPES = (0.0, -0.3)  # octaves of η* per octave of steps
@@ -98,6 +103,8 @@ def study_trials(
         _law_trials(trials, places, found, slope)
         with _fitted(sweeps, found, pooled):
             _comparison_trials(trials, sweeps, pooled)
+            for row in (slice(0, 3), slice(3, 6)):
+                _recommendation_trials(trials, sweeps[row], slope)
     return dict(trials)
 
 
@@ -160,20 +167,40 @@ def _comparison_trials(trials: Trials, sweeps: Sequence[Sweep], pooled: NoiseMod
                 trials[name].append(Trial(difference.interval.contains(truth), difference.interval.width))
 
 
+def _recommendation_trials(trials: Trials, sweeps: Sequence[Sweep], slope: float) -> None:
+    """Three lengths as three widths; the target is one octave wider, and its optimum as far on as theirs."""
+    specs = [make_spec(heads) for heads in (1, 2, 4)]
+    curves = [
+        Measured({}, group_key(spec), sizes_of(spec.extent), one.points, spec=spec)
+        for spec, one in zip(specs, sweeps, strict=True)
+    ]
+    answers = answer(curves)
+    if not any(one.optimum.log2_lr is not None for one in answers.curves):
+        return
+    target = retarget(make_spec(), 100, n_heads=8)
+    found = recommend(answers, curves[0].group, target)
+    truth = 2 * sweeps[-1].log2_lr - sweeps[-2].log2_lr
+    assert found.interval is not None
+    name = "recommendation, drift" if slope else "recommendation"
+    trials[name].append(Trial(found.interval.contains(truth), found.interval.width))
+
+
 @contextmanager
 def _fitted(sweeps: Sequence[Sweep], found: Sequence[Optimum], pooled: NoiseModel) -> Iterator[None]:
-    """A comparison fits the curves that were fitted just now: hand it what came out."""
+    """Comparisons and recommendations fit the curves that were fitted just now: hand them what came out."""
     known = {one.points: at for one, at in zip(sweeps, found, strict=True)}
-    real = nugpt.fit.comparison.optimum
+    modules, real = (nugpt.fit.comparison, nugpt.fit.curves), optimum
 
     def remembered(points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = pooled) -> Optimum:
         return known.get(tuple(points)) or real(points, level, pooled)
 
-    nugpt.fit.comparison.optimum = remembered  # type: ignore[assignment]
+    for module in modules:
+        module.optimum = remembered  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        nugpt.fit.comparison.optimum = real
+        for module in modules:
+            module.optimum = real  # type: ignore[attr-defined]
 
 
 def role_trials(n: int, seeds: int, salt: int = 0) -> Trials:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.report.small import source_of, study_plans
 
+from nugpt.fit.measured import OwnRun, own_curves
 from nugpt.report.layout import MOST_PANELS, panels, printable, text
-from nugpt.report.source import PlanRuns
+from nugpt.report.source import PlanRuns, from_curves
 from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory
 from nugpt.studies import STUDIES
@@ -63,3 +64,15 @@ def test_labels_in_words() -> None:
     assert text("weight_decay", 0.1) == "weight decay 0.1"
     assert text("output_log2", -1) == "output × 2^−1"
     assert printable("a\x00b\ud800c\nd") == "a\ufffdb\ufffdc\ufffdd"
+
+
+def test_a_table_of_ones_own_has_a_picture_for_each_group_and_a_series_for_each_size() -> None:
+    made = own_curves(
+        [OwnRun(lr, 3.0, 0, size, group) for group in ("a", "b") for size in (256.0, 512.0) for lr in (0.1, 0.2)],
+        "config.width",
+        "config.method",
+    )
+    found = panels(from_curves("runs.csv", made))
+    assert [panel.title for panel in found] == ["config.method a", "config.method b"]
+    assert [[value for value, _ in panel.series] for panel in found] == [[256.0, 512.0]] * 2
+    assert all(panel.sizes for panel in found)

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -80,6 +81,11 @@ def _key(log2_lr: float) -> float:
 
 def levels(points: Sequence[Point]) -> Levels:
     """The two-way fit of a curve: seeds are paired, so what a seed does at every learning rate is taken out."""
+    return _levels(tuple(points))
+
+
+@lru_cache(maxsize=1024)  # noise, optimum, edge and comparison all start from it
+def _levels(points: tuple[Point, ...]) -> Levels:
     runs: dict[tuple[float, int], list[float]] = defaultdict(list)
     ended: dict[float, list[bool]] = defaultdict(list)
     notes = []

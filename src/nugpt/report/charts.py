@@ -205,7 +205,7 @@ def _law_chart(axis: str, paths: Sequence[Path]) -> Chart:
         "x:Q",
         title=SIZE_WORDS.get(axis, axis),
         scale=alt.Scale(type="log", base=2, padding=14),
-        axis=alt.Axis(values=sizes, format="~s"),
+        axis=alt.Axis(values=sizes, format=",~f"),
     )
     y = alt.Y("y:Q", title="log₂ of the best η", scale=alt.Scale(zero=False))
     colour = _colour("curves", names)

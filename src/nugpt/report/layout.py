@@ -78,6 +78,8 @@ def along(plan: PlanRuns) -> str | None:
     rules = [claim.rule for claim in plan.study.claims] if plan.study else []
     wanted = [rule.along for rule in rules] + [f"{rule.of}_log2" for rule in rules if rule.kind == "multiplier"]
     sizes = [key for key in SIZES if key in keys]
+    # A user's own table calls its sizes as it likes.
+    sizes += [key for key in keys if key not in sizes and any(key in curve.measured.sizes for curve in plan.curves)]
     others = [key for key in keys if key not in (*TABLES, *sizes)]
     for key in (*wanted, *sizes, *others, *keys):
         if key is not None and key in keys:
