@@ -49,7 +49,7 @@ def test_it_leans_to_the_safe_side_of_the_planted_optimum(store: Path, capsys: p
     assert found["log2_lr"] < found["plain_log2_lr"] + 0.01
     assert found["plain_log2_lr"] == pytest.approx(-7.0, abs=0.1)  # optima known to a few hundredths of an octave
     assert found["interval"][0] < -7.0 < found["interval"][1]
-    assert found["expected_nats"] <= found["plain_expected_nats"]
+    assert found["expected_nats"] < found["plain_expected_nats"] + 1e-6  # the search is as fine as that
     assert found["lr"] == pytest.approx(2 ** found["log2_lr"], rel=1e-11)
     nats = {cost["octaves"]: cost["nats"] for cost in found["costs"]}
     assert nats[1.0] is None or nats[1.0] > nats[-1.0] > nats[0.0]
