@@ -113,6 +113,23 @@ def test_best_at_either_edge_is_censored_there() -> None:
     assert rising.interval.high < -6.5
 
 
+@pytest.mark.parametrize(
+    ("count", "steepness"),  # one seed is taken to be noisier than 0.003 nats an octave off can be seen through
+    [(3, 0.003), *((count, steepness) for count in (1, 3) for steepness in (0.05, 1.0, 20.0, 100.0))],
+)
+def test_a_clean_curve_is_enclosed_however_steep_it_is(count: int, steepness: float) -> None:
+    for grid in (np.arange(-10.0, -1.5, 1.0), np.arange(-6.0, 0.5, 0.5), np.arange(-6.0, 0.5, 1.0)):
+        for left, right in ((1.0, 1.0), (0.3, 1.0), (1.0, 0.3)):  # a parabola, and one side gentler than the other
+            u = grid + 3.2
+            losses = 3 + steepness * np.where(u < 0, left, right) * u**2
+            found = optimum(
+                [Point(float(x), float(y), s) for x, y in zip(grid, losses, strict=True) for s in range(count)]
+            )
+            assert (found.verdict, found.side) == ("enclosed", None)
+            assert found.log2_lr == pytest.approx(-3.2, abs=0.8)  # a coarse grid's nearest points are 0.2 and 0.8 away
+            assert found.interval.inside(Interval(-4.5, -2.0))
+
+
 @pytest.mark.parametrize("status", ["diverged", "stopped"])
 def test_a_failure_next_to_the_best_encloses_it(status: str) -> None:
     found = optimum(curve({-8.5: 3.65, -8.0: 3.587, -7.5: 3.554, -7.0: 3.53, -6.5: None}, status=status))

@@ -352,3 +352,12 @@ def _meta(shape: tuple[int, ...]) -> Any:
     import torch
 
     return torch.empty(shape, device="meta")
+
+
+def test_one_seed_is_warned_of(answers: Answers) -> None:
+    one = [
+        replace(curve.curve, points=tuple(p for p in curve.curve.points if p.seed == 0), records=())
+        for curve in answers.curves
+    ]
+    assert any("one seed" in warning for warning in recommended(answer(one)).warnings)
+    assert not any("one seed" in warning for warning in recommended(answers).warnings)

@@ -372,6 +372,8 @@ def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]
     columns = ["curve", "runs", "optimum", "log2 η*", "interval", "loss", "edge", "-1", "-1/2", "+1/2", "+1"]
     print_table(columns, [_curve_row(c) for c in answers.curves], right=(1, *range(3, 11)))
     print("edge: largest log2 η that trains and first that fails; -1 … +1: nats paid so many octaves off the optimum")
+    for note, count in Counter(note for one in answers.curves for note in one.optimum.notes).items():
+        print(f"{'1 curve' if count == 1 else f'{count} curves'}: {note}")
     if answers.left_out:
         print(f"no run has ended in {len(answers.left_out)} curves")
     if answers.paths:

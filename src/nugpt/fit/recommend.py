@@ -155,7 +155,7 @@ def recommend(
         costs=tuple((octaves, _cost(drawn, moved, best + octaves, level)) for octaves in OFFSETS),
         reaches=reaches,
         nearest=nearest.curve.name,
-        warnings=_warnings(answers, group, reaches, members),
+        warnings=(*_warnings(answers, group, reaches, members), *_one_seed(nearest)),
         flops=run_flops(target),
         tuning_flops=sum(record.flops for record in records.values()),
         runs=tuple(records),
@@ -275,6 +275,12 @@ def _warnings(
     if censored:
         found.append(f"the optimum lies beyond the grid at {'; '.join(censored)}: these sizes are not used")
     return tuple(found)
+
+
+def _one_seed(nearest: CurveAnswer) -> tuple[str, ...]:
+    if nearest.optimum.seeds > 1:
+        return ()
+    return ("the nearest size was swept with one seed: how far another would move its optimum is assumed, not seen",)
 
 
 def _moved(drawn: Shapes, reaches: Sequence[Reach]) -> Array:
