@@ -69,7 +69,8 @@ def share(trials: Iterable[Trial]) -> float:
 
 def half_width(trials: Iterable[Trial]) -> float:
     """Median of half the intervals' widths."""
-    return float(np.median([trial.width for trial in trials])) / 2
+    widths = [trial.width for trial in trials if np.isfinite(trial.width)]  # beyond a failure a cost is infinite
+    return float(np.median(widths)) / 2 if widths else float("inf")
 
 
 def study_trials(

@@ -23,6 +23,7 @@ Mask = NDArray[np.bool_]
 
 BEYOND = 2.0  # octaves outside the grid in which an optimum is looked for
 NARROW, WIDE = 0.25, 1.0  # nats above the best: the two windows whose answers are taken together
+LOUDEST = 8.0  # times what the noise is taken to be: beyond, a steep curve would pass for noise
 MISFIT = 0.0003  # nats by which no simple shape can be trusted even near its minimum, however many the seeds
 # On a grid of octaves the likelihood counts so many times over, and more by a cube root on a finer one. Families that
 # no data tell apart and windows that disagree widen the answer beyond what each would say alone; set so that
@@ -199,6 +200,7 @@ class _Target:
         density = (len(curve.x) - 1) / (curve.x[-1] - curve.x[0]) if len(curve.x) > 1 else 1.0
         self.sharpness = SHARPNESS[cliff] * float(np.clip(density, 1.0, 4.0)) ** (1 / 3)
         self.noise, self.where, self.family, self.mirrored = noise, _domain(curve), family, MIRRORED[cliff]
+        self.loudest = math.log(LOUDEST * noise.deviation)
         best = curve.best.log2_lr
         self.near = Interval(max(best - NEAR, self.where.low), min(best + NEAR, self.where.high))
         self.centre = (family.centre + family.heights * _unusual(curve, family))[:, None]
@@ -215,7 +217,8 @@ class _Target:
             self.where.low + self.where.width * (even - 0.75) / 0.25,
         )
         side = np.where(generator.permutation(n) < self.mirrored * n, -1.0, 1.0)
-        variance = self.noise.variance * self.noise.dof / generator.chisquare(self.noise.dof, size=n)
+        chance = np.maximum(generator.chisquare(self.noise.dof, size=n), 1.01 * self.noise.dof / LOUDEST**2)
+        variance = self.noise.variance * self.noise.dof / chance
         shape = self.centre + family.spread @ generator.standard_normal((len(family.centre), n))
         return np.vstack([generator.permutation(places), np.log(variance) / 2, side, shape])
 
@@ -225,8 +228,8 @@ class _Target:
         return np.where(near, math.log(0.25 + 0.75 * self.where.width / self.near.width), math.log(0.25))
 
     def prior(self, theta: Array) -> Array:
-        inside = (theta[X] > self.where.low) & (theta[X] < self.where.high)
         log_sigma = theta[LOG_SIGMA]
+        inside = (theta[X] > self.where.low) & (theta[X] < self.where.high) & (log_sigma < self.loudest)
         scale = -self.noise.dof * (log_sigma + 0.5 * self.noise.variance * np.exp(-2 * log_sigma))
         white = self.inverse @ (theta[SHAPE:] - self.centre)
         return np.where(inside, scale - 0.5 * np.einsum("ij,ij->j", white, white), -np.inf)

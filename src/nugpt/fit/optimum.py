@@ -17,6 +17,7 @@ from nugpt.fit.points import GridPoint, Levels, Point, levels
 VERDICTS = ("enclosed", "edge-censored", "flat")
 # Octaves by which one seed's optimum is taken to lie off the average seed's, before any second seed shows it.
 ONE_SEED = 0.08
+ONE_SEED_LOSS = 0.02  # nats, the same of its loss
 FLAT_LEVEL = 0.05  # a curve is flat when equality of its levels is not rejected at this level
 
 
@@ -171,7 +172,9 @@ def _is_flat(curve: Levels, noise: NoiseModel) -> bool:
 def _loss(curve: Levels, drawn: Shapes, noise: NoiseModel, level: float) -> tuple[float, Interval, tuple[str, ...]]:
     """The expected loss over seeds at the optimum: the draws' spread, widened by that of the seeds."""
     if not noise.seed_dof:
-        return float(np.median(drawn.loss)), central(drawn.loss, level), ("the loss is that of one seed",)
+        note = f"the loss is that of one seed, and another's is taken to differ by {ONE_SEED_LOSS:g} nats (deviation)"
+        others = ONE_SEED_LOSS * np.random.default_rng(11).standard_normal(len(drawn.loss))
+        return float(np.median(drawn.loss)), central(drawn.loss + others, level), (note,)
     error = math.sqrt(noise.seed_variance / len(curve.seeds))
     places = (np.arange(len(drawn.loss)) + 0.5) / len(drawn.loss)
     seeds = error * special.stdtrit(noise.seed_dof, np.random.default_rng(11).permutation(places))
