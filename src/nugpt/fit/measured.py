@@ -13,6 +13,7 @@ from typing import Any
 
 from nugpt.fit.alignment import AlignmentRun
 from nugpt.fit.points import Point
+from nugpt.spec.loss import LOSSES, loss_name, loss_of
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord
 from nugpt.spec.resolve import Extent
@@ -20,10 +21,6 @@ from nugpt.spec.run import RunSpec
 
 SIZES = ("width", "layers", "steps", "batch")  # the axes along which a table says how η goes
 LABELS_OF_SIZE = ("heads", "n_heads", "layers", "n_layers", "steps", "batch", "axis", "held_out", "horizon")
-LOSSES = ("val_loss", "val_loss_ema")
-# CHOICE: the average over validations forgets in twenty of them; a run of fewer than five times as many validations
-# would still hold its first ones.
-ENOUGH_VALIDATIONS = 100
 _KEPT = ("head_dim", "vocab_size", "seq_len", "rope_theta", "architecture")  # of a model, whatever its size
 
 
@@ -54,18 +51,6 @@ def sizes_of(extent: Extent) -> dict[str, float]:
 def words(label: Mapping[str, Any]) -> str:
     """A label, or a place, on one line."""
     return " ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in label.items())
-
-
-def loss_name(curve: Curve) -> str:
-    """The loss that a curve is read from: averaged over validations where no seeds are, else the final one."""
-    averaged = len(curve.seeds) == 1 and curve.spec.validations >= ENOUGH_VALIDATIONS
-    return "val_loss_ema" if averaged else "val_loss"
-
-
-def loss_of(record: RunRecord, name: str) -> float | None:
-    """A run's loss by that name; only a done run has one."""
-    loss: float | None = getattr(record, name) if record.status == "done" else None
-    return loss
 
 
 def measured(

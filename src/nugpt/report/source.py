@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nugpt.fit.alignment import alignment_run
-from nugpt.fit.measured import Measured, loss_name, loss_of, measured
+from nugpt.fit.measured import Measured, measured
+from nugpt.spec.loss import loss_name, loss_of
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord
 from nugpt.spec.study import Study

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from nugpt.spec.loss import loss_name, loss_of
 from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
@@ -54,7 +55,6 @@ class CurveState:
 
     def points(self) -> list[Point]:
         """What the optimum is read from: every run that has ended."""
-        from nugpt.fit.measured import loss_name, loss_of
         from nugpt.fit.points import Point
 
         name = loss_name(self.curve)
@@ -71,10 +71,11 @@ class CurveState:
 
     def best(self) -> Best | None:
         """The best learning rate seen, of those at which most seeds trained; none while no run is done."""
+        name = loss_name(self.curve)
         ended: dict[float, list[float | None]] = {}
         for p in self.places:
             if p.record is not None and p.state == p.record.status:
-                ended.setdefault(p.log2_lr, []).append(p.record.val_loss if p.state == "done" else None)
+                ended.setdefault(p.log2_lr, []).append(loss_of(p.record, name))
         losses = {x: [loss for loss in found if loss is not None] for x, found in ended.items()}
         trained = {x: found for x, found in losses.items() if 2 * len(found) > len(ended[x])}
         if not trained:
