@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from tests.sweep.economy import planted
 
-from nugpt.fit.curves import Measured, answer, verdicts
+from nugpt.fit.claims import verdicts
+from nugpt.fit.curves import answer
 from nugpt.fit.interval import Interval
+from nugpt.fit.measured import Measured
 from nugpt.fit.points import Point
 from nugpt.fit.shift import shift
 from nugpt.spec.study import Claim
