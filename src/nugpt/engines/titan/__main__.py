@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, help_line: str, **more: Any) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help_line, **more)
 
-    add("recipe", "file that `nugpt recommend --emit titan` wrote", type=Path, required=True)
+    add("recipe", "file that `nugpt recommend --emit titan` wrote, or a run's spec.json", type=Path, required=True)
     add("data", "directory that `nugpt data prepare` made", type=Path, required=True)
     add("store", "where runs are kept, a directory each (default: runs)", type=Path, default=Path("runs"))
     add("seed", "of initial weights and data order; by default the recipe's", type=int)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
+SPEC_FILE = "spec.json"  # of a run's directory: what a plan is made of can be trained here too
 LOOK_EVERY = 2.0  # seconds between looks for that file
 
 
@@ -90,8 +91,10 @@ def _job(request: Request, rank: int, world: int) -> Job:
 
 
 def read_run(request: Request) -> RunSpec:
-    """The recipe's run with what the user changes of it."""
-    spec = load_recipe(request.recipe)
+    """The run of a recipe, or of a run directory's spec, with what the user changes of it."""
+    spec = (
+        RunDirectory(request.recipe.parent).spec() if request.recipe.name == SPEC_FILE else load_recipe(request.recipe)
+    )
     if spec.start is not None:
         raise ValueError(f"the recipe starts from checkpoint {spec.start.hash}, but here runs start from their seed")
     if request.seed is not None:
