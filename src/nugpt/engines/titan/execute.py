@@ -135,7 +135,7 @@ def _agree(problem: str | None) -> None:
 def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> RunRecord | None:
     """Rank 0 holds the run while all train it."""
     from nugpt.engines.titan.configure import settings
-    from nugpt.engines.titan.trainer import Observer, RunTrainer, lerp
+    from nugpt.engines.titan.trainer import Observer, RunTrainer
 
     quiet()
     rank0, observer = dist.get_rank() == 0, Observer()
@@ -154,7 +154,6 @@ def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> R
         if _as_rank_0_has_it(ended is not None):
             return ended
         observer.say = say
-        observer.measurements = {"lerp": lambda step, tensors: lerp(job.spec, tensors)}
         observer.stop_asked = stack.enter_context(_stop_asked(job.directory / STOP_FILE if rank0 else None))
         trainer = RunTrainer.Config(job=job, **settings(job)).build()
         try:
