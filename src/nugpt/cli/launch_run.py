@@ -25,7 +25,7 @@ class Launch:
     """Train a recipe on many GPUs: the torchrun command, or with --slurm a job of several nodes that resumes itself."""
 
     recipe: Path
-    """A file that `nugpt recommend --emit titan` wrote."""
+    """A file that `nugpt recommend --emit titan` wrote, or the spec.json of a run's directory."""
     data: Path
     """A directory that `nugpt data prepare` made."""
     store: Path = Path("runs")

@@ -19,6 +19,7 @@ from tests.sweep.test_slurm import (  # noqa: F401 - fixtures
 
 from nugpt.cli.main import main
 from nugpt.data import TokenDataset
+from nugpt.store import Store
 from nugpt.sweep.executors.slurm import SlurmOptions
 from nugpt.sweep.executors.torchrun import Nodes, job_script
 
@@ -68,6 +69,20 @@ def test_the_job_asks_for_what_was_asked_for(
     ]
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert "--nnodes=2 --nproc-per-node=2" in text
+
+
+def test_a_run_of_a_store_can_be_launched_by_its_spec(
+    place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = make_run(dataset)
+    Store(place.root / "runs").run(spec)
+    path = place.root / "runs" / spec.hash / "spec.json"
+    where = ["--data", str(place.data), "--store", str(place.root / "runs"), "--gpus-per-node", "2", "--slurm"]
+    assert main(["launch", "--recipe", str(path), *where]) == 0
+    assert f"run={place.root / 'runs' / spec.hash}\n" in capsys.readouterr().out  # the same run, not another
+    path.write_text("{}")
+    assert main(["launch", "--recipe", str(path), *where]) == 2
+    assert "spec.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

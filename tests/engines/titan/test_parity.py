@@ -101,14 +101,31 @@ def test_compiled_blocks_under_tensor_parallelism(place: Place, dataset: TokenDa
     assert_same(place.directory(spec, "runs"), lab["of"](spec))
 
 
+def numbers_in(values: Any, path: str = "") -> dict[str, float]:
+    """Every number within nested values, by its path."""
+    if isinstance(values, dict):
+        return {k: v for key, inner in values.items() for k, v in numbers_in(inner, f"{path}/{key}").items()}
+    if isinstance(values, list):
+        return {k: v for i, inner in enumerate(values) for k, v in numbers_in(inner, f"{path}/{i}").items()}
+    return {path: values} if isinstance(values, (int, float)) else {}
+
+
 def test_measurements_on_gathered_weights_at_a_schedule(place: Place, dataset: TokenDataset) -> None:
     spec = make_run(dataset)
-    assert run(place.arguments(spec, "runs", "--tp", "2", "--measure-every", "5"), 2, place.root / "log") == [0, 0]
-    found, record = rows(place.directory(spec, "runs"), "lerp"), place.directory(spec, "runs").record()
-    assert list(found) == [5, 10, 15, 20]
-    assert record is not None
-    assert {role: found[20][role] for role in ("alpha_A", "alpha_M")} == record.lerp
-    assert found[5]["alpha_A"]["mean"] != found[20]["alpha_A"]["mean"]
+    measures = ("--measure", "alignment", "lerp", "--measure-points", "5", "--measure-windows", "4")
+    assert run(place.arguments(spec, "runs", "--tp", "2", *measures), 4, place.root / "log") == [0] * 4
+    train([spec], place.root / "lab", dataset, measure=("alignment", "lerp"), measure_points=5, measure_windows=4)
+    ours, labs = place.directory(spec, "runs"), place.directory(spec, "lab")
+    for kind in ("lerp", "alignment"):
+        mine, theirs = rows(ours, kind), rows(labs, kind)
+        assert list(mine) == list(theirs)
+        assert len(mine) == 5
+        for step, row in theirs.items():
+            found = numbers_in(row)
+            assert len(found) > 8
+            for name, number in found.items():
+                # After one step Δh is small, and an exponent is a logarithm of it: it feels the last places most.
+                assert numbers_in(mine[step])[name] == pytest.approx(number, abs=1e-3), (kind, step, name)
 
 
 def test_products_in_bfloat16_with_float32_masters(place: Place, dataset: TokenDataset, lab: dict[str, Any]) -> None:

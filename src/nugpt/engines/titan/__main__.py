@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nugpt.engines.lab.loop import Interrupted
+from nugpt.engines.lab.options import MEASURES
 from nugpt.engines.titan.execute import Refused, Request, execute
 from nugpt.engines.titan.options import ACTIVATIONS, RESHARD, TitanOptions
 from nugpt.spec.record import RunRecord
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     debug = given.pop("debug")
     try:
+        given["measure"] = tuple(given["measure"])
         own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision", "wait")}
         status, record = execute(Request(options=TitanOptions(**given), **own), lambda text: print(text, flush=True))
     except Refused:
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, help_line: str, **more: Any) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help_line, **more)
 
-    add("recipe", "file that `nugpt recommend --emit titan` wrote", type=Path, required=True)
+    add("recipe", "file that `nugpt recommend --emit titan` wrote, or a run's spec.json", type=Path, required=True)
     add("data", "directory that `nugpt data prepare` made", type=Path, required=True)
     add("store", "where runs are kept, a directory each (default: runs)", type=Path, default=Path("runs"))
     add("seed", "of initial weights and data order; by default the recipe's", type=int)
@@ -89,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     add("checkpoint_every", "steps between checkpoints; by default ten a run", type=int)
     add("keep", "checkpoints kept", type=int, default=defaults.keep)
     add("log_every", "steps between rows of the metrics; by default two hundred a run", type=int)
-    add("measure_every", "steps between measurements on gathered weights; by default at the end alone", type=int)
+    add("measure", f"what to measure beside the loss: {', '.join(MEASURES)}", nargs="*", default=defaults.measure)
+    add("measure_points", "measurements a run, log-spaced; by default as many as cost little", type=int)
+    add("measure_windows", "validation windows that alignment is measured on", type=int)
     add("timeout", "seconds after which a rank that waits for another gives up", type=int, default=defaults.timeout)
     add("debug", "show the traceback of an error", action="store_true")
     return parser

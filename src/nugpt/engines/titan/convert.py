@@ -28,7 +28,7 @@ from nugpt.store import Checkpoint, RunDirectory, latest_checkpoint, load_checkp
 from nugpt.store.atomic import write_json
 
 COUNTERS = ("died_at", "high", "loss_sum", "grad_norm", "logged")
-CARRIED = ("ema", "wall_s", "train_loss", "val_loss")
+CARRIED = ("ema", "wall_s", "measured_s", "train_loss", "val_loss")
 
 
 def to_safetensors(run: RunDirectory, step: int | None = None, weights_only: bool = False) -> Path:

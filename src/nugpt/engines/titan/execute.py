@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
+SPEC_FILE = "spec.json"  # of a run's directory: what a plan is made of can be trained here too
 LOOK_EVERY = 2.0  # seconds between looks for that file
 
 
@@ -90,8 +91,10 @@ def _job(request: Request, rank: int, world: int) -> Job:
 
 
 def read_run(request: Request) -> RunSpec:
-    """The recipe's run with what the user changes of it."""
-    spec = load_recipe(request.recipe)
+    """The run of a recipe, or of a run directory's spec, with what the user changes of it."""
+    spec = (
+        RunDirectory(request.recipe.parent).spec() if request.recipe.name == SPEC_FILE else load_recipe(request.recipe)
+    )
     if spec.start is not None:
         raise ValueError(f"the recipe starts from checkpoint {spec.start.hash}, but here runs start from their seed")
     if request.seed is not None:
@@ -132,7 +135,7 @@ def _agree(problem: str | None) -> None:
 def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> RunRecord | None:
     """Rank 0 holds the run while all train it."""
     from nugpt.engines.titan.configure import settings
-    from nugpt.engines.titan.trainer import Observer, RunTrainer, lerp
+    from nugpt.engines.titan.trainer import Observer, RunTrainer
 
     quiet()
     rank0, observer = dist.get_rank() == 0, Observer()
@@ -151,7 +154,6 @@ def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> R
         if _as_rank_0_has_it(ended is not None):
             return ended
         observer.say = say
-        observer.measurements = {"lerp": lambda step, tensors: lerp(job.spec, tensors)}
         observer.stop_asked = stack.enter_context(_stop_asked(job.directory / STOP_FILE if rank0 else None))
         trainer = RunTrainer.Config(job=job, **settings(job)).build()
         try:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nugpt.engines.lab.options import MEASURES
 from nugpt.kernels.attention import attention_named
 from nugpt.kernels.cross_entropy import loss_named
 from nugpt.spec.run import RunSpec
 
 ACTIVATIONS = ("none", "selective", "full")
 RESHARD = ("default", "always", "never")
+COUNTS = (
+    "tp",
+    "replicate",
+    "micro_batch",
+    "checkpoint_every",
+    "log_every",
+    "measure_points",
+    "measure_windows",
+    "timeout",
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,9 @@ class TitanOptions:
     checkpoint_every: int | None = None  # steps; None: ten times a run
     keep: int = 2  # checkpoints kept
     log_every: int | None = None  # steps; None: two hundred rows a run
-    measure_every: int | None = None  # steps between measurements on gathered tensors; None: at the end alone
+    measure: tuple[str, ...] = ("lerp",)  # what is measured beside the loss; it changes no result
+    measure_points: int | None = None  # measurements a run, log-spaced; None: as many as cost little
+    measure_windows: int | None = None  # validation windows of alignment's batch; None: as many as cost little
     timeout: int = 600  # seconds after which a rank that waits for another gives up
 
     def __post_init__(self) -> None:
@@ -44,7 +57,9 @@ class TitanOptions:
             raise ValueError(
                 f"keep is {self.keep}, but must be at least 2: the newest may be cut off while it is saved"
             )
-        for name in ("tp", "replicate", "micro_batch", "checkpoint_every", "log_every", "measure_every", "timeout"):
+        if unknown := [name for name in self.measure if name not in MEASURES]:
+            raise ValueError(f"measure is {unknown[0]!r}, but must be of {', '.join(MEASURES)}")
+        for name in COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")

@@ -10,7 +10,7 @@ import math
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torchtitan.distributed import ParallelDims
 from torchtitan.trainer import Trainer
 
@@ -32,17 +31,14 @@ from nugpt.engines.lab.loop import EMA_BETA, Interrupted, source_hash
 from nugpt.engines.titan.configure import Job
 from nugpt.engines.titan.gradients import grad_norm_square, scale_gradients_, sum_vector_gradients_
 from nugpt.engines.titan.model import named_parameters
+from nugpt.engines.titan.probe import Probe
 from nugpt.engines.titan.sphere import norm_error
 from nugpt.engines.titan.validate import validate
 from nugpt.spec.model import flops_per_token
 from nugpt.spec.record import RunRecord
-from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # some clusters announce preemption by the last
-
-# (step, every parameter whole on rank 0's CPU) → a row's values, kept in the metrics under the measurement's name
-Measurement = Callable[[int, Mapping[str, Tensor]], Mapping[str, Any]]
 
 
 @dataclass
@@ -56,6 +52,7 @@ class Course:
     grad_norm: float = 0.0
     ema: float | None = None
     wall_s: float = 0.0
+    measured_s: float = 0.0  # of it, what measuring took in the turns before this one
     train_loss: float | None = None
     val_loss: float | None = None
     by_source: dict[str, float] = field(default_factory=dict)
@@ -68,7 +65,6 @@ class Observer:
     guard: Callable[[], None] = lambda: None  # called before anything is written; raises to leave it unwritten
     say: Callable[[str], None] = lambda text: None
     stop_asked: Callable[[], int | None] = lambda: None  # a signal's number when the run is to save and stop
-    measurements: Mapping[str, Measurement] = field(default_factory=dict)
 
 
 class RunTrainer(Trainer):
@@ -108,7 +104,7 @@ class RunTrainer(Trainer):
         validate_at = {math.ceil(k * spec.steps / spec.validations) for k in range(1, spec.validations + 1)}
         log_every = options.log_every or max(1, spec.steps // 200)
         save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))
-        measure_every = options.measure_every
+        self.probe = Probe(spec, self.dataloader.dataset, options, self.named, self.device)
         if self.rank0:
             _keep_tokenizer(self.directory, self.dataloader.dataset)
         self._start_counting()
@@ -124,8 +120,9 @@ class RunTrainer(Trainer):
                 self._log(course, observer)
             if self.step in validate_at:
                 self._validate(validation, observer)
-            if measure_every is not None and self.step % measure_every == 0:
-                self._measure(observer)
+            if self.step in self.probe.steps:
+                for row in self.probe.rows(self.step):
+                    self._write(row, observer)
             stopping = asked or None
             if stopping is not None and self.step < spec.steps:
                 self._save(observer)
@@ -240,13 +237,6 @@ class RunTrainer(Trainer):
         self._write({"step": self.step, "kind": "validation", **values}, observer)
         observer.say(f"step {self.step}/{self.spec.steps}  validation loss {mean:.4f} (EMA {state.ema:.4f})")
 
-    def _measure(self, observer: Observer) -> None:
-        """Measurements on gathered tensors, which rank 0 makes while the others wait."""
-        whole = gathered(self.named, self.rank0)
-        for name, measurement in observer.measurements.items():
-            if self.rank0:
-                self._write({"step": self.step, "kind": name, **measurement(self.step, whole)}, observer)
-
     def _write(self, row: Mapping[str, Any], observer: Observer) -> None:
         if self.rank0:
             observer.guard()
@@ -261,7 +251,8 @@ class RunTrainer(Trainer):
         state.wall_s += now - self.clock
         if self.rank0:
             observer.guard()
-        self.checkpointer.write(self.step, {"spec": self.spec.hash, "course": vars(state)}, self.job.options.keep)
+        course = vars(state) | {"measured_s": state.measured_s + self.probe.seconds}
+        self.checkpointer.write(self.step, {"spec": self.spec.hash, "course": course}, self.job.options.keep)
         self.clock = time.monotonic()
 
     def _finish(self, status: str, course: float, observer: Observer) -> RunRecord | None:
@@ -272,15 +263,15 @@ class RunTrainer(Trainer):
             self.course.wall_s += time.monotonic() - self.clock
         else:
             self._save(observer)
-        alphas = gathered([(n, p) for n, p in self.named if self.roles(n).role in ("alpha_A", "alpha_M")], self.rank0)
+        lerp = {} if status == "diverged" else self.probe.lerp()  # all ranks: it gathers
         if not self.rank0:
             return None
-        record = self._record(status, alphas)
+        record = self._record(status, lerp)
         observer.guard()
         self.directory.write_record(record)
         return record
 
-    def _record(self, status: str, alphas: Mapping[str, Tensor]) -> RunRecord:
+    def _record(self, status: str, lerp: Mapping[str, Any]) -> RunRecord:
         state, spec, died_at = self.course, self.spec, int(self.died_at)
         if state.val_loss is None and status == "done":  # the last validation was not finite
             status = "diverged"
@@ -299,7 +290,7 @@ class RunTrainer(Trainer):
             train_loss=None if diverged else state.train_loss,
             diverged_at=died_at if died_at >= 0 else (self.step if diverged else None),
             val_loss_by_source={} if diverged else state.by_source,
-            lerp={} if diverged else lerp(spec, alphas),
+            lerp={} if diverged else lerp,
             resolved=spec.resolved().to_dict(),
             carried_by=self._carried_by(),
         )
@@ -325,6 +316,8 @@ class RunTrainer(Trainer):
             "activations": options.activations,
             "replicas": 1,
             "deterministic": False,
+            "measure": list(self.probe.kinds),
+            "measured_s": self.course.measured_s + self.probe.seconds,
             "tokens_per_s": median(self.rates) if self.rates else None,
             "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else None,
             "data": str(job.data),
@@ -356,34 +349,6 @@ class _Late:
         *asked, died = before[0].tolist()
         signals = [number for number, ranks in zip(STOP_SIGNALS, asked, strict=True) if ranks]
         return (signals[0] if signals else 0), bool(died)
-
-
-@torch.no_grad()
-def gathered(named: Sequence[tuple[str, Tensor]], keep: bool) -> dict[str, Tensor]:
-    """Whole tensors on the CPU where `keep`; all ranks must call this together, one tensor is whole at a time."""
-    whole = {}
-    for name, tensor in named:
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        if keep:
-            whole[name] = full.detach().cpu()
-    return whole
-
-
-def lerp(spec: RunSpec, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Mean and standard deviation of the effective α_A, α_M: over all blocks and components, and block by block."""
-    if spec.model.architecture != "normalized":
-        return {}
-    found = {}
-    for role in ("alpha_A", "alpha_M"):
-        stored = torch.stack([tensors[f"blocks.{i}.{role}.stored"] for i in range(spec.model.n_layers)])
-        effective = (spec.resolved().gains[role] * stored).abs().double()
-        found[role] = {
-            "mean": float(effective.mean()),
-            "std": float(effective.std(unbiased=False)),
-            "mean_by_block": effective.mean(1).tolist(),
-            "std_by_block": effective.std(1, unbiased=False).tolist(),
-        }
-    return found
 
 
 def _keep_tokenizer(directory: RunDirectory, dataset: Any) -> None:
