@@ -17,6 +17,7 @@ from nugpt.spec.plan import Policy
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory, Store, transfer
 from nugpt.store.claims import claim
+from nugpt.store.coords import read_coords, write_coords
 from nugpt.store.plans import Addition
 from nugpt.store.transfer import merge, pack, prune
 
@@ -132,6 +133,62 @@ def test_a_run_that_is_under_way_here_is_left_alone(filled: Store, tmp_path: Pat
     assert files(run.path) == before
 
 
+def test_what_was_measured_elsewhere_alone_is_added_and_nothing_else_of_the_same_run(
+    filled: Store, tmp_path: Path
+) -> None:
+    spec = spec_of(filled)
+    pack(filled, tmp_path / "before.tar.gz")
+    other = Store(tmp_path / "other")
+    merge(tmp_path / "before.tar.gz", other)
+    run, copy = filled.run(spec), other.run(spec)
+    run.append_metrics([{"step": 7, "kind": "alignment", "omega": 0.5}, {"step": 8, "kind": "lerp", "mine": True}])
+    copy.append_metrics([{"step": 8, "kind": "lerp", "mine": False}])
+    before = copy.read_metrics()
+    pack(filled, tmp_path / "after.tar.gz")
+    merged = merge(tmp_path / "after.tar.gz", other)
+    assert (merged.added, merged.same, merged.conflicts) == (0, 6, ())
+    new = {"step": 7, "kind": "alignment", "omega": 0.5}
+    assert sorted(copy.read_metrics(), key=str) == sorted([*before, new], key=str)
+    assert copy.record() == run.record()
+    whole = files(other.root)
+    merge(tmp_path / "after.tar.gz", other)
+    assert files(other.root) == whole
+
+
+def test_coordinate_checks_move_too_and_are_never_replaced(filled: Store, tmp_path: Path) -> None:
+    kept = write_coords(filled, "mine", {"slopes": [0.25]})
+    pack(filled, tmp_path / "pack.tar.gz")
+    other = Store(tmp_path / "other")
+    assert merge(tmp_path / "pack.tar.gz", other).conflicts == ()
+    assert read_coords(other) == read_coords(filled) == [{"format": 1, "name": "mine", "slopes": [0.25]}]
+    assert merge(tmp_path / "pack.tar.gz", other).conflicts == ()
+    changed = write_coords(other, "mine", {"slopes": [0.5]}).read_bytes()
+    assert merge(tmp_path / "pack.tar.gz", other).conflicts == ("coords/mine: another check of the same name",)
+    assert (other.root / "coords" / kept.name).read_bytes() == changed
+
+
+def test_the_conflicts_of_one_file_are_told_though_the_next_is_refused(
+    filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack(filled, tmp_path / "pack.tar.gz")
+    spec = spec_of(filled)
+    filled.run(spec).write_record(record_of(spec, 2.5))
+    files_given = [str(tmp_path / "pack.tar.gz"), str(tmp_path / "none.tar.gz")]
+    assert main(["store", "merge", *files_given, "--store", str(filled.root)]) == 2
+    told = capsys.readouterr().err
+    assert spec.hash in told
+    assert "none.tar.gz does not exist" in told
+
+
+def test_nothing_to_merge_and_nowhere_to_pack_are_one_line(
+    filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", "merge", "--store", str(filled.root)]) == 2
+    assert "no file to merge" in capsys.readouterr().err
+    assert main(["store", "pack", str(tmp_path / "no" / "pack.tar.gz"), "--store", str(filled.root)]) == 2
+    assert f"{tmp_path / 'no'} is no directory" in capsys.readouterr().err
+
+
 def test_a_file_that_exists_is_not_overwritten_and_an_empty_store_not_packed(filled: Store, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("mine")
     with pytest.raises(ValueError, match="exists"):
@@ -196,6 +253,15 @@ WRONG: dict[str, dict[str, bytes | tarfile.TarInfo]] = {
     "half-a-plan": {"plans/plan/plan.json": PLAN[:50]},
     "plan-of-another-name": {"plans/other/plan.json": PLAN},
     "newer-plan": {"plans/plan/plan.json": b'{"format": 2}'},
+    "no-additions": {"plans/plan/plan.json": PLAN, "plans/plan/added/x.json": b'[{"curve": 3}]'},
+    "bytes-as-metrics": GOOD | {f"{SPEC.hash}/metrics.jsonl": b"\xff\xfe\n"},
+    "half-a-row-in-the-middle": GOOD | {f"{SPEC.hash}/metrics.jsonl": b'{"step": 1\n{"step": 2}\n'},
+    "list-as-row": GOOD | {f"{SPEC.hash}/metrics.jsonl": b"[1]\n"},
+    "row-of-no-step": GOOD | {f"{SPEC.hash}/metrics.jsonl": b'{"kind": "train"}\n'},
+    "newer-check": {"coords/mine.json": b'{"format": 2, "name": "mine"}'},
+    "half-a-check": {"coords/mine.json": b'{"format": 1'},
+    "check-of-another-name": {"coords/mine.json": b'{"format": 1, "name": "yours"}'},
+    "check-elsewhere": {"coords/../mine.json": b'{"format": 1, "name": "mine"}'},
 }  # fmt: skip
 
 

@@ -45,14 +45,16 @@ class Merge:
         from nugpt.store import Store
         from nugpt.store.transfer import merge
 
-        conflicts: list[str] = []
+        if not self.files:
+            raise ValueError("no file to merge: give files made by `nugpt store pack`")
+        status = 0
         for file in self.files:
             merged = merge(file, Store(self.store))
             print(f"{file}: {counted(merged.added, 'run')} added, {merged.same} were there already")
-            conflicts += merged.conflicts
-        for conflict in conflicts:
-            print(f"nugpt: conflict, left as it is: {conflict}", file=sys.stderr)
-        return 1 if conflicts else 0
+            for conflict in merged.conflicts:  # file by file: the next one may be refused
+                print(f"nugpt: conflict, left as it is: {conflict}", file=sys.stderr)
+                status = 1
+        return status
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ def write_coords(store: Store, name: str, values: dict[str, Any]) -> Path:
     """Keep a check under a name; an older one of that name is replaced."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"name is {name!r}, but must be letters, digits, '.', '_' and '-', at most 100")
-    folder = store.root / "coords"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.json"
+    path = coords_path(store, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"format": FORMAT, "name": name, **values})
     return path
 
@@ -28,8 +27,17 @@ def read_coords(store: Store) -> list[dict[str, Any]]:
     """Every check of the store by name; one of another form is refused."""
     found = []
     for path in sorted((store.root / "coords").glob("*.json")):
-        values = read_json(path)
-        if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise ValueError(f"{path}: not a coordinate check of a form that this version reads")
-        found.append(values)
+        found.append(coords_of(path, read_json(path)))
     return found
+
+
+def coords_path(store: Store, name: str) -> Path:
+    """Where the check of this name is kept."""
+    return store.root / "coords" / f"{name}.json"
+
+
+def coords_of(where: Path | str, values: Any) -> dict[str, Any]:
+    """These values if they are a check, else a line that says where they stand."""
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise ValueError(f"{where}: not a coordinate check of a form that this version reads")
+    return values

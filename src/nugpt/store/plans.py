@@ -62,7 +62,8 @@ class PlanDirectory:
 
     def additions(self) -> list[Addition]:
         """What was added to the grid, in the order of curves and learning rates."""
-        found = {a for path in sorted((self.path / "added").glob("*.json")) for a in _additions(path)}
+        paths = sorted((self.path / "added").glob("*.json"))
+        found = {a for path in paths for a in additions_of(path, read_json(path))}
         return sorted(found, key=lambda a: (a.curve, a.log2_lr, a.reason))
 
     def add(self, additions: Sequence[Addition]) -> None:
@@ -98,15 +99,14 @@ class PlanDirectory:
         return values
 
 
-def _additions(path: Path) -> list[Addition]:
+def additions_of(where: Path | str, values: Any) -> list[Addition]:
     """The additions of one file, refused with its name when they are not of that form."""
-    values = read_json(path)
     try:
         found = [Addition(**value) for value in values]
         if not all(isinstance(a.curve, str) and isinstance(a.reason, str) and math.isfinite(a.log2_lr) for a in found):
             raise TypeError("a field has the wrong type")
     except TypeError as error:
-        raise ValueError(f"{path}: not additions to a grid: {error}") from None
+        raise ValueError(f"{where}: not additions to a grid: {error}") from None
     return found
 
 

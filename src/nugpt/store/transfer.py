@@ -18,7 +18,8 @@ from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import write_bytes
 from nugpt.store.claims import claim
-from nugpt.store.plans import PlanDirectory, plans
+from nugpt.store.coords import coords_of, coords_path
+from nugpt.store.plans import PlanDirectory, additions_of, plans
 from nugpt.store.run_directory import RunDirectory, Store
 
 RUN_FILES = ("spec.json", "record.json", "metrics.jsonl", "data.json")
@@ -27,6 +28,7 @@ MOST_BYTES, MOST_BYTES_TOGETHER = 256 << 20, 4 << 30
 STALE_AFTER = 300.0  # seconds without a heartbeat after which a run is not under way any more
 _RUN_MEMBER = re.compile(rf"([0-9a-f]{{16}})/({'|'.join(map(re.escape, RUN_FILES))})")
 _PLAN_MEMBER = re.compile(r"plans/([A-Za-z0-9][A-Za-z0-9._-]{0,99})/(plan\.json|added/[A-Za-z0-9_+.-]+\.json)")
+_COORDS_MEMBER = re.compile(r"coords/([A-Za-z0-9][A-Za-z0-9._-]{0,99})\.json")
 
 _T = TypeVar("_T")
 
@@ -41,9 +43,11 @@ class Merged:
 
 
 def pack(store: Store, file: Path) -> int:
-    """Write every ended run's spec, record and metrics, and every plan, to one new compressed file."""
+    """Write every ended run's spec, record and metrics, every plan and coordinate check, to one new compressed file."""
     if file.exists():
         raise ValueError(f"{file} exists: choose another name")
+    if not file.parent.is_dir():
+        raise ValueError(f"{file.parent} is no directory: make it, or choose another place for {file.name}")
     members = dict(_members(store))
     if not members:
         raise ValueError(f"store {store.root} has no ended run to pack")
@@ -66,10 +70,12 @@ def _members(store: Store) -> Iterator[tuple[str, bytes]]:
     for directory in plans(store):  # without how it was launched: that is this machine's
         for path in (directory.path / "plan.json", *sorted((directory.path / "added").glob("*.json"))):
             yield path.relative_to(store.root).as_posix(), path.read_bytes()
+    for path in sorted((store.root / "coords").glob("*.json")):
+        yield path.relative_to(store.root).as_posix(), path.read_bytes()
 
 
 def merge(file: Path, store: Store) -> Merged:
-    """Add a pack's runs and plans to the store; what is there already stays, and a disagreement is named."""
+    """Add a pack's runs, plans and checks to the store; what is there already stays, and a disagreement is named."""
     packed = _read_pack(file)  # all of it is checked before anything is written
     added = same = 0
     conflicts = []
@@ -77,6 +83,7 @@ def merge(file: Path, store: Store) -> Merged:
         run = RunDirectory(store.root / name)
         ours = run.record()
         if ours is not None and _result(ours) == _result(theirs.record):
+            _add_measured(run, theirs)
             same += 1
         elif ours is not None:
             conflicts.append(f"{name}: {_words(ours)} here, {_words(theirs.record)} in {file.name}")
@@ -86,6 +93,13 @@ def merge(file: Path, store: Store) -> Merged:
             added += 1
     for name, files in sorted(packed.plans.items()):
         conflicts += _add_plan(PlanDirectory(store.root / "plans" / name), files)
+    for name, content in sorted(packed.coords.items()):
+        path = coords_path(store, name)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, content)
+        elif path.read_bytes() != content:
+            conflicts.append(f"coords/{name}: another check of the same name")
     return Merged(added, same, tuple(conflicts))
 
 
@@ -100,6 +114,14 @@ def _add_run(run: RunDirectory, theirs: _PackedRun) -> bool:
             write_bytes(run.path / member, theirs.files[member])
     held.finish()
     return True
+
+
+def _add_measured(run: RunDirectory, theirs: _PackedRun) -> None:
+    """Take over what was measured of the same run elsewhere and never here; what is here stays."""
+    here = {row.get("kind") for row in run.read_metrics()}
+    new = [row for row in _rows(theirs.files.get("metrics.jsonl", b"")) if row.get("kind") not in (None, *here)]
+    if new:
+        run.add_measured(new)
 
 
 def _add_plan(ours: PlanDirectory, files: Mapping[str, bytes]) -> list[str]:
@@ -138,10 +160,11 @@ class _PackedRun:
 class _Pack:
     runs: dict[str, _PackedRun] = field(default_factory=dict)
     plans: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    coords: dict[str, bytes] = field(default_factory=dict)
 
 
 def _read_pack(file: Path) -> _Pack:
-    """The pack's runs by hash and its plans by name; anything that is not of that form is refused."""
+    """The pack's runs by hash, plans and checks by name; anything that is not of that form is refused."""
     runs: dict[str, dict[str, bytes]] = {}
     packed = _Pack()
     try:
@@ -151,6 +174,8 @@ def _read_pack(file: Path) -> _Pack:
                 runs.setdefault(of_run[1], {})[of_run[2]] = content
             elif of_plan:
                 packed.plans.setdefault(of_plan[1], {})[of_plan[2]] = content
+            elif of_coords := _COORDS_MEMBER.fullmatch(name):
+                packed.coords[of_coords[1]] = content
             else:
                 raise ValueError(f"{file}: member {name!r} is not of a store's form")
     except FileNotFoundError:
@@ -163,9 +188,16 @@ def _read_pack(file: Path) -> _Pack:
         if "plan.json" not in files:
             raise ValueError(f"{file}: plan {name} lacks its plan.json")
         for member, content in files.items():
-            values = _json(content, f"{file}: plans/{name}/{member}")
-            if member == "plan.json" and _named(f"{file}: plans/{name}/{member}", Plan.from_dict, values).name != name:
-                raise ValueError(f"{file}: plans/{name}/plan.json is a plan of another name")
+            where = f"{file}: plans/{name}/{member}"
+            values = _json(content, where)
+            if member != "plan.json":
+                additions_of(where, values)
+            elif _named(where, Plan.from_dict, values).name != name:
+                raise ValueError(f"{where} is a plan of another name")
+    for name, content in packed.coords.items():
+        where = f"{file}: coords/{name}.json"
+        if coords_of(where, _json(content, where)).get("name") != name:
+            raise ValueError(f"{where} is a check of another name")
     return packed
 
 
@@ -197,6 +229,11 @@ def _packed_run(file: Path, name: str, files: Mapping[str, bytes]) -> _PackedRun
     for member, found in (("spec.json", spec.hash), ("record.json", record.hash)):
         if found != name:
             raise ValueError(f"{where[member]} is of run {found}")
+    if "metrics.jsonl" in files:
+        try:
+            _rows(files["metrics.jsonl"])
+        except ValueError as error:
+            raise ValueError(f"{where['metrics.jsonl']}: {error}") from None
     return _PackedRun(spec, record, files)
 
 
@@ -205,6 +242,23 @@ def _json(content: bytes, where: str) -> Any:
         return json.loads(content)
     except ValueError as error:
         raise ValueError(f"{where}: not a whole JSON document: {error}") from None
+
+
+def _rows(content: bytes) -> list[dict[str, Any]]:
+    """The rows of packed metrics, a cut-off last line left out."""
+    rows = []
+    lines = content.decode("utf-8").splitlines()
+    for i, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            if i == len(lines) and not content.endswith(b"\n"):
+                break
+            row = None
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise ValueError(f"line {i} is no row of metrics")
+        rows.append(row)
+    return rows
 
 
 def _named(where: str, read: Callable[[Any], _T], values: Any) -> _T:
