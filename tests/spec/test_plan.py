@@ -150,6 +150,8 @@ def spoiled() -> list[tuple[Any, str]]:
         (whole | {"curves": [curve | {"log2_lrs": 3}]}, "form"),
         (whole | {"curves": [curve | {"log2_lrs": ["a"]}]}, "'a'"),
         (whole | {"name": 3}, "form"),
+        (whole | {"colour": 3}, "unknown field 'colour'"),
+        (whole | {"curves": [curve | {"colour": 3}]}, "unknown field 'colour'"),
     ]
     return cases
 

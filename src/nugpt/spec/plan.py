@@ -15,6 +15,8 @@ from nugpt.spec.run import RunSpec
 
 FORMAT = 1
 Label = Mapping[str, str | int | float]
+_FIELDS = frozenset({"format", "name", "study", "scale", "policy", "curves"})
+_CURVE_FIELDS = frozenset({"label", "spec", "log2_lrs", "seeds", "fine"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -139,6 +141,9 @@ class Plan:
             raise ValueError("plan is not of the form of a plan")
         if values.get("format") != FORMAT:
             raise ValueError(f"plan has format {values.get('format')!r}, but this version reads {FORMAT}")
+        for there, known in [(values, _FIELDS), *((curve, _CURVE_FIELDS) for curve in _listed(values.get("curves")))]:
+            if unknown := sorted(set(there) - known):
+                raise ValueError(f"plan has an unknown field {unknown[0]!r}")
         try:
             policy = dict(values["policy"])
             stop = policy.pop("stop")
@@ -165,3 +170,8 @@ class Plan:
         """16 digits that name the plan's content."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _listed(curves: Any) -> list[Mapping[str, Any]]:
+    """Those of a plan's curves that are of the form of one; the others are refused where they are read."""
+    return [curve for curve in curves if isinstance(curve, Mapping)] if isinstance(curves, list) else []
