@@ -299,27 +299,35 @@ def _stop_asked(rule: StopRule | None, places: list[Place], curves: list[CurveSt
     for r, place in enumerate(places):
         families.setdefault((curve_of[place.spec.hash], place.seed), []).append(r)
     seen: list[dict[int, float]] = [_validation_losses(store, place.spec) for place in places]
+    # What is done stays as it is: read once, not at every validation.
+    ended = {
+        (i, seed): _done_losses(curves[i], seed, {places[r].spec.hash for r in m}, store)
+        for (i, seed), m in families.items()
+    }
 
     def asked(step: int, losses: Sequence[float | None]) -> list[bool]:
         verdicts = [False] * len(places)
         for r, loss in enumerate(losses):
             if loss is not None:
                 seen[r][step] = loss
-        for (i, seed), members in families.items():
-            mine = {places[r].spec.hash for r in members}
-            others = [
-                _validation_losses(store, p.spec)
-                for p in curves[i].places
-                if p.seed == seed and p.state == "done" and p.spec.hash not in mine
-            ]
+        for family, members in families.items():
             # What an earlier start saw beyond the checkpoint that this one goes on from is not known yet.
             known = [{at: loss for at, loss in seen[r].items() if at <= step} for r in members]
-            found = hopeless(rule, places[0].spec.steps, known, others)
+            found = hopeless(rule, places[0].spec.steps, known, ended[family])
             for r, verdict in zip(members, found, strict=True):
                 verdicts[r] = verdict and losses[r] is not None
         return verdicts
 
     return asked
+
+
+def _done_losses(curve: CurveState, seed: int, but: set[str], store: Store) -> list[dict[int, float]]:
+    """The validation losses of the curve's done runs of a seed."""
+    return [
+        _validation_losses(store, p.spec)
+        for p in curve.places
+        if p.seed == seed and p.state == "done" and p.spec.hash not in but
+    ]
 
 
 def _validation_losses(store: Store, spec: RunSpec) -> dict[int, float]:
