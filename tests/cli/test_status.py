@@ -135,6 +135,25 @@ def test_an_edge_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert optimum["interval"][1] is None
 
 
+def test_what_an_optimum_has_cost_is_told_with_the_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-8, -7, -6.5, -6, -5.5, -5, -4), seeds=(0, 1)))
+    for (x, seed), spec in directory.plan().curves[0].runs().items():
+        record = record_of(spec, 3.0 + 0.1 * (x + 6) ** 2 + seed / 1000, wall_s=120.0, carried_by={"replicas": 4})
+        directory.store.run(spec).write_record(record)
+    # Fourteen runs of two minutes, each a quarter of its ensemble; an exact parabola over four octaves is known well.
+    assert told(directory.store, capsys, "--fit")["spent"] == {"plan": {"seconds": 420.0, "known": 1, "curves": 1}}
+    printed = shown(directory.store, capsys, "--fit")
+    assert "7 device-minutes, the optimum known to ±1/8 octave on 1 of 1 curve: 7 minutes for each" in printed
+    assert "spent" not in told(directory.store, capsys)  # without a fit nothing is known of an optimum
+
+
+def test_nothing_is_known_at_an_edge_whatever_it_has_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_directory(tmp_path)
+    finish(directory, FakeEngine(loss=lambda spec: 3.0 - spec.lr * 40))
+    assert told(directory.store, capsys, "--fit")["spent"]["plan"]["known"] == 0
+    assert "known to ±1/8 octave on 0 of 1 curve\n" in shown(directory.store, capsys, "--fit")
+
+
 def test_a_plan_of_which_nothing_has_ended_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make_directory(tmp_path)
     assert "0/5 (5 missing)" in shown(directory.store, capsys)

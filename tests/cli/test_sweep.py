@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.small import make_dataset
+from tests.sweep.small import make_directory, make_plan, record_of
 
 from nugpt.cli import launch
 from nugpt.cli.main import main
@@ -21,6 +22,7 @@ from nugpt.cli.sweep import log2_lrs
 from nugpt.spec.plan import Plan
 from nugpt.spec.run import run_flops
 from nugpt.store import Store
+from nugpt.store.claims import claim
 from nugpt.store.plans import PlanDirectory
 from nugpt.sweep.executors.local import run_local
 from nugpt.sweep.state import plan_state
@@ -187,8 +189,9 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--vary", "n_heads=1,1"], "twice"),
         (["--vary", "n_heads=1", "n-heads=2"], "'n_heads' twice"),
         (["--vary", "colour=red"], "'colour'"),
-        (["--vary", "lr=0.1"], "'lr'"),
-        (["--vary", "data=a,b"], "'data'"),
+        (["--vary", "lr=0.1"], "'lr', which every curve has: give --log2-lr"),
+        (["--vary", "seed=1,2"], "'seed', which every curve has: give --seed"),
+        (["--vary", "data=a,b"], "a plan has one data set"),
         (["--vary", "parametrization=ngpt,nope"], "nope"),
         (["--vary", "multiplier.nose=2"], "'nose'"),
         (["--vary", "multiplier.output=big"], "multiplier.output is 'big'"),
@@ -301,6 +304,30 @@ def test_a_terminal_shows_a_live_table(data: Path, tmp_path: Path) -> None:
     for cell in ("curve", "best log2 η", "90 % interval", "verdict", "0/2 (2 missing)", "2/2", "0 of 2 runs"):
         assert cell in plain
     assert list(places(tmp_path / "runs").values()) == ["done"] * 2
+
+
+def test_what_is_under_way_counts_by_its_checkpoints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-8, -7)))
+    plan, clock = directory.plan(), iter([0.0, 0.0, 30.0, 40.0, 50.0])
+    monkeypatch.setattr(launch.time, "monotonic", lambda: next(clock))
+    first, second = (directory.store.run(spec) for spec in plan.specs())
+
+    def at(step: int) -> None:
+        (first.checkpoints / f"step-{step:09d}").mkdir(parents=True)
+
+    assert claim(first, 300.0) is not None
+    with launch.plan_view(plan, directory, 300.0) as watch:
+        watch()
+        at(50)  # of a hundred: a quarter of two runs in thirty seconds
+        watch()
+        at(51)  # not yet another tenth: no line
+        watch()
+        second.write_record(record_of(plan.specs()[1]))
+        watch()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["0 of 2 runs", "0 of 2 runs, 25 %, about 90 s left", "1 of 2 runs, 76 %, about 16 s left"]
 
 
 def test_ctrl_c_lets_the_workers_save_and_the_same_command_goes_on(data: Path, tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nugpt.cli.show import number
+from nugpt.cli.show import counted, number
 
 if TYPE_CHECKING:
     from nugpt.spec.plan import Curve
-    from nugpt.sweep.state import CurveState
+    from nugpt.sweep.state import CurveState, Spent
 
 SEEN_COLUMNS = ["curve", "runs", "best log2 η so far", "loss", "edge"]
 CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "loss"]
@@ -41,6 +41,13 @@ def curve_row(curve: CurveState) -> list[str]:
     lowest = min((loss for loss in losses if loss is not None), default=None)
     verdict = found.verdict + (f" ({found.side})" if found.side else "")
     return [label_text(curve.curve), _runs(curve), best, interval_text(*found.interval), verdict, number(lowest)]
+
+
+def spent_text(spent: Spent) -> str:
+    """What the plan has cost, on one line; per optimum once there is one."""
+    line = f"{spent.seconds / 60:.3g} device-minutes, the optimum known to ±1/8 octave on {spent.known} of "
+    each = f": {spent.seconds / 60 / spent.known:.3g} minutes for each" if spent.known else ""
+    return f"{line}{counted(spent.curves, 'curve')}{each}"
 
 
 def interval_text(low: float, high: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text
+from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text, spent_text
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
@@ -88,7 +88,7 @@ def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
     seconds = slower * total_seconds(plan.specs(), device_type) / workers
     print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {_duration(seconds)} ({source})")
     policy = plan.policy
-    grows = [f"up to {policy.extend} points beyond an edge"] if policy.extend else []
+    grows = [f"up to {counted(policy.extend, 'point')} beyond an edge"] if policy.extend else []
     grows += [f"{spacing:g} octave around the optimum" for spacing in policy.refine]
     if grows:
         more = slower * total_seconds(refined(plan), device_type) / workers - seconds
@@ -269,12 +269,14 @@ def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) ->
 
 def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float, quiet: bool) -> int:
     """0 when every run of the grown plan has ended; else say what is left and how to go on."""
+    from nugpt.sweep.state import spent
     from nugpt.sweep.worker import grown
 
     curves = grown(plan, directory, stale_after)
     left = sum(len(curve.left(plan.policy)) for curve in curves)
     if not quiet:
         print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
+        print(spent_text(spent(curves)))
     if left:
         word = "is" if left == 1 else "are"
         print(f"{counted(left, 'run')} {word} left: the same command goes on", file=sys.stderr)
@@ -283,24 +285,28 @@ def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float, quiet: bo
 
 @contextmanager
 def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Iterator[Callable[[], None]]:
-    """A function to call now and then: a live table in a terminal, a line when something ended elsewhere."""
-    from nugpt.sweep.state import plan_state
+    """A function to call now and then: a live table in a terminal, elsewhere a line at every end and every tenth."""
+    from nugpt.sweep.state import plan_state, reached
 
     begun = time.monotonic()
     first: dict[str, float] = {}
-    last = {"ended": -1}
+    now, last = (0, 0), (-1, -1)  # runs that have ended, tenths of the plan
 
     def progress() -> tuple[list[CurveState], str]:
+        nonlocal now
         curves = plan_state(plan, directory, stale_after)
         places = [place for curve in curves for place in curve.places]
-        ended = [p for p in places if p.record is not None]
-        done_flops = sum(run_flops(p.spec) for p in ended)
+        ended = sum(p.record is not None for p in places)
+        # What is under way counts by its checkpoints: a plan may be one ensemble that ends all at once.
+        done_flops = sum(run_flops(p.spec) * reached(p, directory.store) for p in places)
+        all_flops = sum(run_flops(p.spec) for p in places)
         first.setdefault("flops", done_flops)
         speed = (done_flops - first["flops"]) / max(1e-9, time.monotonic() - begun)
-        left = sum(run_flops(p.spec) for p in places if p.record is None)
-        eta = f", about {_duration(left / speed)} left" if speed > 0 and left else ""
-        last["now"] = len(ended)
-        return curves, f"{len(ended)} of {counted(len(places), 'run')}{eta}"
+        left = all_flops - done_flops
+        under_way = f", {100 * done_flops / all_flops:.0f} %" if 0 < done_flops < all_flops else ""
+        eta = f", about {_duration(left / speed)} left" if speed > 0 and left > 0 else ""
+        now = (ended, int(10 * done_flops / all_flops))
+        return curves, f"{ended} of {counted(len(places), 'run')}{under_way}{eta}"
 
     if sys.stderr.isatty():
         from rich.console import Console, Group
@@ -321,9 +327,10 @@ def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Itera
     else:
 
         def tell() -> None:
+            nonlocal last
             _, line = progress()
-            if last["now"] != last["ended"]:
-                last["ended"] = last["now"]
+            if now != last:
+                last = now
                 print(line, file=sys.stderr, flush=True)
 
         yield tell

@@ -39,6 +39,7 @@ class Status:
         """Print it."""
         from nugpt.store import Store
         from nugpt.store.plans import plans
+        from nugpt.sweep.state import spent
 
         if not self.stale_after > 0:
             raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
@@ -55,6 +56,7 @@ class Status:
             print_json(
                 {
                     "plans": {name: [_curve_json(c, self.fit) for c in curves] for name, curves in states.items()},
+                    **({"spent": {name: asdict(spent(c)) for name, c in states.items()}} if self.fit else {}),
                     "runs": alone,
                     "problems": problems,
                 }
@@ -66,13 +68,16 @@ class Status:
         return 2 if problems else 0
 
     def _print(self, states: dict[str, list[CurveState]], alone: list[dict[str, Any]], problems: bool) -> None:
-        from nugpt.cli.curve_rows import CURVE_COLUMNS, SEEN_COLUMNS, curve_row, seen_row
+        from nugpt.cli.curve_rows import CURVE_COLUMNS, SEEN_COLUMNS, curve_row, seen_row, spent_text
+        from nugpt.sweep.state import spent
 
         columns, row = (CURVE_COLUMNS, curve_row) if self.fit else (SEEN_COLUMNS, seen_row)
         for name, curves in states.items():
             counts = Counter(place.state for curve in curves for place in curve.places)
             print(f"plan {name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
             print_table(columns, [row(curve) for curve in curves])
+            if self.fit:
+                print(spent_text(spent(curves)))
             if self.plan:
                 _print_runs(curves)
         if alone:

@@ -86,7 +86,7 @@ class Study:
         if not self.execution.run or dataset is None:
             return 0
         carrier = replace(self.carrier, measure=tuple(dict.fromkeys((*self.carrier.measure, *chosen.measures))))
-        status = launch(made, self.store, dataset, carrier, self.execution)
+        status = launch(made, self.store, dataset, carrier, self.execution, quiet=self.json)
         if "alignment" in chosen.measures:
             say_unmeasured(made, self.store)
         return status

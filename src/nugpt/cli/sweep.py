@@ -117,6 +117,8 @@ def _set(arguments: RunArguments, key: str, text: str) -> tuple[RunArguments, An
     if key.startswith("multiplier."):
         value = _number(key, text, float)
         return replace(arguments, multiplier={**arguments.multiplier, key.removeprefix("multiplier."): value}), value
+    if key == "data":
+        raise ValueError("vary names the field 'data', but a plan has one data set: make a plan for each")
     for place in fields(arguments):
         inner = getattr(arguments, place.name)
         if place.name == key and not is_dataclass(inner):
@@ -128,6 +130,8 @@ def _set(arguments: RunArguments, key: str, text: str) -> tuple[RunArguments, An
                     value = _typed(key, text, str(field.type))
                     changed: dict[str, Any] = {place.name: replace(inner, **{key: value})}
                     return replace(arguments, **changed), value
+    if key in ("seed", "lr", "log2_lr"):
+        raise ValueError(f"vary names {key!r}, which every curve has: give --{'seed' if key == 'seed' else 'log2-lr'}")
     raise ValueError(f"vary names the field {key!r}, which a run does not have")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # fits take a second to import, and a list of runs does witho
     from nugpt.fit.optimum import Optimum
     from nugpt.fit.points import Point
 
+KNOWN = 0.25  # octaves between the ends of an interval: an optimum known to ±1/8 octave
 STATES = ("done", "diverged", "stopped", "running", "stale", "failed", "missing", "unreadable")
 
 
@@ -90,6 +92,36 @@ def _optimum(points: tuple[Point, ...]) -> Optimum:
     from nugpt.fit.optimum import optimum
 
     return optimum(points)
+
+
+def reached(place: Place, store: Store) -> float:
+    """The share of a run that is behind it: all once it has ended, else what its newest checkpoint holds."""
+    if place.record is not None:
+        return 1.0
+    if place.state not in ("running", "stale"):
+        return 0.0
+    return max(0, RunDirectory(store.root / place.spec.hash).newest_step()) / place.spec.steps
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a plan's ended runs have cost, and what they have shown."""
+
+    seconds: float  # of devices: a run counts for its share of its ensemble's time
+    known: int  # optima whose interval reaches no further than an eighth of an octave to either side
+    curves: int
+
+
+def spent(curves: Iterable[CurveState]) -> Spent:
+    """Summed over the curves; it asks each for its optimum."""
+    seconds, known, count = 0.0, 0, 0
+    for curve in curves:
+        records = [place.record for place in curve.places if place.record is not None]
+        seconds += sum(record.wall_s / max(1, record.carried_by.get("replicas", 1)) for record in records)
+        found = curve.optimum()
+        known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
+        count += 1
+    return Spent(seconds, known, count)
 
 
 def ended_states(policy: Policy) -> tuple[str, ...]:
