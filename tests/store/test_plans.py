@@ -105,6 +105,14 @@ def test_a_spoiled_file_is_one_line_that_names_it(tmp_path: Path, file: str, con
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("values", ['{"data": 3, "options": {}}', '{"data": "here", "options": []}'])
+def test_a_launch_of_the_wrong_form_is_named(tmp_path: Path, values: str) -> None:
+    directory = make_directory(tmp_path, PLAN)
+    (directory.path / "launch.json").write_text(values)
+    with pytest.raises(ValueError, match=r"launch\.json: not how a plan is launched"):
+        directory.launch()
+
+
 @pytest.mark.parametrize("change", [{"log2_lr": "x"}, {"log2_lr": None}, {"reason": 3}, {"more": 1}])
 def test_an_addition_of_the_wrong_form_is_named(tmp_path: Path, change: dict[str, object]) -> None:
     directory = make_directory(tmp_path, PLAN)

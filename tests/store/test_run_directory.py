@@ -146,3 +146,13 @@ def test_a_file_kept_with_the_run_is_written_once(store: Store) -> None:
     directory.keep_file("data.json", b"first")
     directory.keep_file("data.json", b"second")
     assert (directory.path / "data.json").read_bytes() == b"first"
+
+
+def test_files_that_are_no_text_are_named_or_counted(store: Store) -> None:
+    run = store.run(SPEC)
+    run.metrics.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: not rows of metrics") as error:
+        run.read_metrics()
+    assert "\n" not in str(error.value)
+    (run.path / "failures.jsonl").write_bytes(b"\xff\xfe\n\xff\n")
+    assert run.failures() == 2  # what went wrong cannot be read, but that it did is known

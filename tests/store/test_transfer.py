@@ -371,3 +371,21 @@ def test_a_spoiled_record_stops_a_pack_by_name(filled: Store, tmp_path: Path) ->
     with pytest.raises(ValueError, match=str(path)):
         pack(filled, tmp_path / "pack.tar.gz")
     assert not (tmp_path / "pack.tar.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("plans/plan/added/x.json", b'[{"curve": 3}]'),
+        ("plans/plan/plan.json", b'{"format": 2}'),
+        ("coords/mine.json", b'{"format": 2}'),
+        ("metrics.jsonl", b"\xff\xfe\n"),
+    ],
+)
+def test_what_a_merge_would_refuse_is_not_packed(filled: Store, tmp_path: Path, name: str, content: bytes) -> None:
+    path = (filled.run(spec_of(filled)).path if name == "metrics.jsonl" else filled.root) / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=name):
+        pack(filled, tmp_path / "pack.tar.gz")
+    assert not (tmp_path / "pack.tar.gz").exists()

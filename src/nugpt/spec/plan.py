@@ -15,7 +15,8 @@ from nugpt.spec.run import RunSpec
 
 FORMAT = 1
 Label = Mapping[str, str | int | float]
-_FIELDS = frozenset({"format", "name", "study", "scale", "policy", "curves"})
+# `runs`: the hashes that follow from the rest, which a plan printed as JSON has beside it.
+_FIELDS = frozenset({"format", "name", "study", "scale", "policy", "curves", "runs"})
 _CURVE_FIELDS = frozenset({"label", "spec", "log2_lrs", "seeds", "fine"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

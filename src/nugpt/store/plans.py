@@ -96,6 +96,8 @@ class PlanDirectory:
         values = read_json(path)
         if not isinstance(values, dict) or not {"data", "options"} <= set(values):
             raise ValueError(f"{path}: not how a plan is launched: it has no data and options")
+        if not isinstance(values["data"], str) or not isinstance(values["options"], dict):
+            raise ValueError(f"{path}: not how a plan is launched: data or options is of the wrong form")
         return values
 
 

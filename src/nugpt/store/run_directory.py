@@ -115,7 +115,7 @@ class RunDirectory:
     def failures(self) -> int:
         """How often the run has crashed."""
         path = self.path / "failures.jsonl"
-        return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
+        return len(path.read_bytes().splitlines()) if path.is_file() else 0
 
     def keep_file(self, name: str, content: bytes) -> None:
         """Keep a small file with the run, such as the tokenizer its tokens came from."""
@@ -146,7 +146,11 @@ class RunDirectory:
             return []
         rows = []
         wanted = None if kinds is None else [json.dumps({"kind": kind})[1:-1] for kind in kinds]
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+        try:
+            text = self.metrics.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.metrics}: not rows of metrics: {error}") from None
+        for line in text.splitlines():
             if wanted is not None and not any(word in line for word in wanted):
                 continue  # parsing them all would take most of a report's time
             try:

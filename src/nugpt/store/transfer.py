@@ -18,7 +18,7 @@ from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import write_bytes
 from nugpt.store.claims import claim
-from nugpt.store.coords import coords_of, coords_path
+from nugpt.store.coords import coords_of, coords_path, read_coords
 from nugpt.store.plans import PlanDirectory, additions_of, plans
 from nugpt.store.run_directory import RunDirectory, Store
 
@@ -66,10 +66,15 @@ def _members(store: Store) -> Iterator[tuple[str, bytes]]:
         if run.has_ended():
             for name in RUN_FILES:
                 if (run.path / name).is_file():
-                    yield f"{run.path.name}/{name}", (run.path / name).read_bytes()
+                    content = (run.path / name).read_bytes()
+                    if name == "metrics.jsonl":
+                        _check_rows(str(run.metrics), content)
+                    yield f"{run.path.name}/{name}", content
     for directory in plans(store):  # without how it was launched: that is this machine's
+        directory.plan(), directory.additions()  # what a merge would refuse is refused here, by the file's name
         for path in (directory.path / "plan.json", *sorted((directory.path / "added").glob("*.json"))):
             yield path.relative_to(store.root).as_posix(), path.read_bytes()
+    read_coords(store)
     for path in sorted((store.root / "coords").glob("*.json")):
         yield path.relative_to(store.root).as_posix(), path.read_bytes()
 
@@ -230,10 +235,7 @@ def _packed_run(file: Path, name: str, files: Mapping[str, bytes]) -> _PackedRun
         if found != name:
             raise ValueError(f"{where[member]} is of run {found}")
     if "metrics.jsonl" in files:
-        try:
-            _rows(files["metrics.jsonl"])
-        except ValueError as error:
-            raise ValueError(f"{where['metrics.jsonl']}: {error}") from None
+        _check_rows(where["metrics.jsonl"], files["metrics.jsonl"])
     return _PackedRun(spec, record, files)
 
 
@@ -259,6 +261,13 @@ def _rows(content: bytes) -> list[dict[str, Any]]:
             raise ValueError(f"line {i} is no row of metrics")
         rows.append(row)
     return rows
+
+
+def _check_rows(where: str, content: bytes) -> None:
+    try:
+        _rows(content)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _named(where: str, read: Callable[[Any], _T], values: Any) -> _T:
