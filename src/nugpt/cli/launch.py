@@ -41,6 +41,8 @@ class Execution:
     """local: the devices to use; by default every GPU, else the CPU."""
     replicas: int | None = None
     """Runs per ensemble at the most; as many as the device holds by default."""
+    titan: int | None = None
+    """Train each run by TorchTitan on so many GPUs of a worker's machine; by default several runs share one GPU."""
     keep_checkpoints: bool = False
     """Keep the checkpoints of runs that are done; by default a sweep keeps their records and metrics alone."""
     stale_after: float = 300.0
@@ -68,7 +70,7 @@ class Execution:
         """Refuse what cannot be meant, in one line; raised while parsing it would become a box of several."""
         if self.executor not in EXECUTORS:
             raise ValueError(f"executor is {self.executor!r}, but must be {' or '.join(EXECUTORS)}")
-        for name in ("workers", "replicas"):
+        for name in ("workers", "replicas", "titan"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
@@ -186,7 +188,7 @@ def launch(
     directory = PlanDirectory.of(Store(store), plan)
     options = asdict(carrier.options())
     data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
-    directory.write_launch({"data": data, "options": options, "keep_checkpoints": keep})
+    directory.write_launch({"data": data, "options": options, "keep_checkpoints": keep, "titan": execution.titan})
     status = (
         _launch_local(plan, directory, execution, options)
         if execution.executor == "local"
@@ -208,6 +210,8 @@ def _launch_local(plan: Plan, directory: PlanDirectory, execution: Execution, op
     from nugpt.sweep.executors.local import run_local
 
     devices = default_devices(execution, options["device"])
+    if execution.titan is not None:  # one worker, whose processes find their devices
+        devices = [devices[0].split(":")[0]]
     cpus = devices.count("cpu")
     if cpus > 1 and options["threads"] is None:
         directory.write_launch({**directory.launch(), "options": {**options, "threads": 1}})

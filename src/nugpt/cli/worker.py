@@ -49,6 +49,7 @@ class Worker:
         from nugpt.data import open_dataset
         from nugpt.engines.lab import Interrupted, Options
         from nugpt.engines.lab.engine import LabEngine
+        from nugpt.engines.titan.engine import TitanEngine
         from nugpt.store.plans import PlanDirectory
         from nugpt.sweep.worker import WorkerOptions, work
 
@@ -63,7 +64,11 @@ class Worker:
             options = replace(options, device=self.device)
         keep = bool(launch.get("keep_checkpoints", True))
         settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger, keep_checkpoints=keep)
-        engine = LabEngine(open_dataset(launch["data"]), options)
+        engine: LabEngine | TitanEngine
+        if launch.get("titan") is None:
+            engine = LabEngine(open_dataset(launch["data"]), options)
+        else:
+            engine = TitanEngine(Path(launch["data"]), launch["titan"], options.device, options.checkpoint_every)
         try:
             outcome = work(directory, engine, settings, _say, request)
         except Interrupted as stopped:

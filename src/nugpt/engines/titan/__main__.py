@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     debug = given.pop("debug")
     try:
         given["measure"] = tuple(given["measure"])
-        own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision", "wait")}
+        own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision", "wait", "held")}
         status, record = execute(Request(options=TitanOptions(**given), **own), lambda text: print(text, flush=True))
     except Refused:
         return 2
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add("seed", "of initial weights and data order; by default the recipe's", type=int)
     add("precision", "of matrix products, float32 or bfloat16; by default the recipe's")
     add("wait", "seconds to wait for a process that still has the run", type=float, default=0.0)
+    add("held", "the run is held by whoever starts this, as a plan's worker does", action="store_true")
     add("device", "auto, cpu or cuda", default=defaults.device)
     add("tp", "ranks that share each matrix product (tensor parallelism)", type=int, default=defaults.tp)
     add("replicate", "groups of ranks with a whole model each", type=int, default=defaults.replicate)

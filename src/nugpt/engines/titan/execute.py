@@ -45,6 +45,7 @@ class Request:
     options: TitanOptions = TitanOptions()
     seed: int | None = None  # instead of the recipe's
     precision: str | None = None
+    held: bool = False  # whoever started this process holds the run
     wait: float = 0.0  # seconds to wait for a process that still has the run, as one on a lost node seems to
 
 
@@ -65,7 +66,9 @@ def execute(request: Request, say: Callable[[str], None] = print) -> tuple[str, 
     try:
         _agree(problem)
         assert job is not None
-        record = _train(job, Store(request.store), request.wait, say if rank == 0 else lambda text: None)
+        record = _train(
+            job, Store(request.store), None if request.held else request.wait, say if rank == 0 else lambda text: None
+        )
         return _as_rank_0_has_it("" if record is None else record.status), record
     finally:
         dist.destroy_process_group()
@@ -132,8 +135,8 @@ def _agree(problem: str | None) -> None:
     raise ValueError(text if rank == 0 else f"rank {rank}: {text}")
 
 
-def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> RunRecord | None:
-    """Rank 0 holds the run while all train it."""
+def _train(job: Job, store: Store, wait: float | None, say: Callable[[str], None]) -> RunRecord | None:
+    """Rank 0 holds the run while all train it, unless (wait is None) it is held for it."""
     from nugpt.engines.titan.configure import settings
     from nugpt.engines.titan.trainer import Observer, RunTrainer
 
@@ -147,7 +150,8 @@ def _train(job: Job, store: Store, wait: float, say: Callable[[str], None]) -> R
                 directory = store.run(job.spec)
                 found = directory.record()
                 ended = found if found is not None and found.status in ("done", "diverged") else None
-                observer.guard = _hold(stack, directory, wait)
+                if wait is not None:
+                    observer.guard = _hold(stack, directory, wait)
             except (ValueError, OSError) as error:
                 problem = " ".join(str(error).split())
         _agree(problem)
