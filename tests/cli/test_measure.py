@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from nugpt.cli.main import main
 from nugpt.cli.measure import _answers, _grouped, _print_group
 from nugpt.cli.measured_runs import say_unmeasured
 from nugpt.cli.progress import _numbers
+from nugpt.engines import lab
 from nugpt.fit.alignment import AlignmentRun
 from nugpt.spec import load_table
 from nugpt.spec.run import Start
@@ -85,19 +84,16 @@ def test_every_interval_is_of_the_level_that_was_asked_for(capsys: pytest.Captur
     assert sum("(" in line for line in shown[0]) == 3 + 2
 
 
-def test_a_measurement_that_is_stopped_says_so_and_goes_on(small: list[str], tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "nugpt", "measure", "align", *small, "--steps", "2000", "--lr", "0.01"]
-    words += ["--heads", "1", "--n-layers", "1", "--store", str(tmp_path)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("step "):  # it trains
-                process.send_signal(signal.SIGTERM)
-                break
-        rest = process.stderr.read()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "Traceback" not in rest
-    assert rest.splitlines()[-1].endswith("the state is saved, the same command goes on from there")
+def test_a_measurement_that_is_stopped_says_so_in_one_line(
+    small: list[str], nugpt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(*_: Any, **__: Any) -> None:
+        raise lab.Interrupted(3, signal.SIGTERM)
+
+    monkeypatch.setattr(lab, "execute", stops)
+    status, out, err = nugpt("measure", "align", *small, "--heads", "1", "--store", tmp_path, "--lr", "0.01")
+    assert (status, out) == (128 + signal.SIGTERM, "")
+    assert err.splitlines()[-1] == "stopped after step 3; the state is saved, the same command goes on from there"
 
 
 def test_runs_from_given_weights_are_no_repetitions_of_those_from_none(store: Path) -> None:
