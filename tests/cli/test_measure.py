@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,16 @@ from tests.engines.small import make_dataset
 from tests.report.small import fill, study_plans
 
 from nugpt.cli.main import main
+from nugpt.cli.measure import _answers, _grouped, _print_group
 from nugpt.cli.measured_runs import say_unmeasured
 from nugpt.cli.progress import _numbers
+from nugpt.engines import lab
+from nugpt.fit.alignment import AlignmentRun
 from nugpt.spec import load_table
+from nugpt.spec.run import Start
 from nugpt.store import Store
+
+_ANY = AlignmentRun("any", 48, 1, 0, 4, {}, ())
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +64,43 @@ def test_align_prints_the_slope_and_what_it_means(store: Path, nugpt: Any) -> No
     ids = [run.path.name for run in Store(store).runs()]
     status, out, err = nugpt("measure", "align", "--store", store, "--runs", *ids)
     assert status == 0
-    assert "widths 48, 96, 144, 1 seeds, 3 runs" in out
+    assert "widths 48, 96, 144, 1 seed, 3 runs" in out
     assert "slope over widths" in out
     assert "1 of 4 runs were not measured" in err
+
+
+def test_every_interval_is_of_the_level_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    layers = {"W_q": [0.6, 0.7, 0.9], "E_out": [0.8]}
+    row = {"step": 1, **dict.fromkeys(("alpha", "omega", "nu"), layers)}
+    run = AlignmentRun("any", 48, 3, 0, 4, {"W_q": 48, "E_out": 48}, ({**row, "per_token": row},))
+    shown = []
+    for level in (0.6, 0.99):
+        _print_group("any", [run], _answers([run], level), level)
+        shown.append([line for line in capsys.readouterr().out.splitlines() if line.startswith(" hidden")])
+    assert len(shown[0]) == 3 + 3  # α, ω, ν; three weightings
+    for narrow, wide in zip(*shown, strict=True):
+        if "(" in wide:  # no loss is known here, so nothing is weighted by it
+            assert narrow != wide
+    assert sum("(" in line for line in shown[0]) == 3 + 2
+
+
+def test_a_measurement_that_is_stopped_says_so_in_one_line(
+    small: list[str], nugpt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(*_: Any, **__: Any) -> None:
+        raise lab.Interrupted(3, signal.SIGTERM)
+
+    monkeypatch.setattr(lab, "execute", stops)
+    status, out, err = nugpt("measure", "align", *small, "--heads", "1", "--store", tmp_path, "--lr", "0.01")
+    assert (status, out) == (128 + signal.SIGTERM, "")
+    assert err.splitlines()[-1] == "stopped after step 3; the state is saved, the same command goes on from there"
+
+
+def test_runs_from_given_weights_are_no_repetitions_of_those_from_none(store: Path) -> None:
+    spec = next(run.spec() for run in Store(store).runs())
+    begun = replace(spec, start=Start("weights", "0123456789abcdef"))
+    assert len(_grouped([(spec, _ANY), (replace(spec, seed=3), _ANY)])) == 1
+    assert len(_grouped([(spec, _ANY), (begun, _ANY)])) == 2
 
 
 def test_align_as_json(store: Path, nugpt: Any) -> None:
@@ -94,7 +136,7 @@ def test_align_suggests_a_table_that_sweep_accepts(store: Path, small: list[str]
     sweep = ["sweep", "--name", "with-mine", *small, "--parametrization", file, "--store", tmp_path / "runs"]
     status, out, _ = nugpt(*sweep, "--log2-lr", "-7")
     assert status == 0
-    assert "plan with-mine: 1 curves, 1 runs" in out
+    assert "plan with-mine: 1 curve, 1 run" in out
 
 
 def test_a_run_that_was_not_measured_is_trained_again_on_request(store: Path, nugpt: Any) -> None:
@@ -121,6 +163,9 @@ def test_a_run_that_was_not_measured_is_trained_again_on_request(store: Path, nu
         (["align", "--plan", "no-such"], "has no plan 'no-such'"),
         (["align", "--runs", "a", "--plan", "b"], "--runs and --plan exclude each other"),
         (["align", "--preset", "paper-l12h12"], "--lr is needed"),
+        (["align", "--suggest", "mine.txt"], "suggest is mine.txt, but must end in .toml"),
+        (["align", "--suggest", "mine.toml", "--heads", "1", "2", "2"], "--heads has 2 widths, but --suggest"),
+        (["align", "--out", "figures", "--formats", "gif"], "format is 'gif', but must be one of"),
         (["lerp", "--plan", "no-such"], "has no plan 'no-such'"),
         (["coords", "--parametrization", "prenorm-completep"], "but must be for normalized"),
         (["coords", "--alignment", "2"], "alignment is 2.0, but must be a number from 0.5 to 1"),
@@ -136,8 +181,9 @@ def test_what_is_wrong_is_said_in_one_line(
     more = [*more, "--data", data] if words[0] == "align" and "--preset" in words else more
     status, out, err = nugpt("measure", *words, *more)
     assert (status, out) == (2, "")
-    assert err.splitlines()[-1].startswith("nugpt: error: ")
-    assert message in err.splitlines()[-1]
+    (line,) = err.splitlines()  # found out before anything is trained
+    assert line.startswith("nugpt: error: ")
+    assert message in line
 
 
 def test_suggesting_from_too_few_widths_is_refused(store: Path, nugpt: Any, tmp_path: Path) -> None:
@@ -201,6 +247,13 @@ def test_coords_names_a_planted_mistake_and_passes_nugpt(data: Path, nugpt: Any,
     assert (mistake["role"], mistake["cell"], mistake["axis"]) == ("hidden", "lr", "width")
     assert mistake["wanted"] == pytest.approx(-0.75, abs=0.05)
     assert "hidden.lr: exponent of width is -1/4" in mistake["text"]
+
+
+def test_coords_looks_around_the_base_that_was_asked_for(data: Path, nugpt: Any) -> None:
+    words = ["measure", "coords", "--base", "tiny-l1h1", "--steps", "1", "--seed", "0", "--windows", "1", "--json"]
+    _, out, _ = nugpt(*words, "--data", data, "--layers", "1", "2")
+    sizes = {one["axis"]: [x for x, _ in one["sizes"]] for one in json.loads(out)["slopes"]}
+    assert sizes == {"width": [48, 96, 192], "depth": [1, 2]}
 
 
 def test_trackers_are_given_the_averages() -> None:

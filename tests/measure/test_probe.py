@@ -110,6 +110,48 @@ def test_a_layer_called_twice_is_measured_on_all_it_was_given() -> None:
     assert inputs["layer"].shape == (6, 8)
 
 
+class InPlace(nn.Module):
+    """A residual stream that is added to in place, and a layer called by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        x += self.first(x)
+        x += self.second(input=x)
+        return x.mul_(0.0)
+
+
+def test_an_input_is_kept_as_the_layer_was_given_it() -> None:
+    model, fixed = InPlace(), batch()
+    probe = AlignmentProbe(model, lambda: model(fixed))
+    start = {name: layer.weight.detach().clone() for name, layer in linear_layers(model).items()}
+    bias = model.first.bias.detach()
+    with torch.no_grad():
+        for i, layer in enumerate((model.first, model.second)):
+            layer.weight += gaussian_like(layer.weight, i)
+    found = probe.measure()
+    h, h_0 = (fixed + fixed @ W.T + bias for W in (model.first.weight.detach(), start["first"]))
+    expected = alignment_exponents(model.second.weight.detach(), start["second"], h, h_0)
+    torch.testing.assert_close(torch.stack([*found["second"].joint]), torch.stack([*expected.joint]), atol=1e-6, rtol=0)
+    alone = alignment_exponents(model.first.weight.detach(), start["first"], fixed, fixed).joint.alpha
+    assert float(found["first"].joint.alpha) == pytest.approx(float(alone), abs=1e-6)
+
+
+def gaussian_like(x: Tensor, seed: int) -> Tensor:
+    return 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_single_vector_is_one_token() -> None:
+    layer = nn.Linear(8, 4)
+    with captured_inputs({"layer": layer}) as inputs:
+        layer(torch.ones(8))
+    assert inputs["layer"].shape == (1, 8)
+
+
 def test_mistakes_are_named() -> None:
     fixed = batch()
     with pytest.raises(ValueError, match="has no linear layer to measure among 0"):

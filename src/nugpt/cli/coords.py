@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nugpt.cli.run_arguments import open_data
 from nugpt.cli.shape import BaseShape
-from nugpt.cli.show import number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -26,7 +26,7 @@ class Coords:
     """Train a few steps at several widths and depths and see that nothing grows or shrinks with either.
 
     Takes the size of h, Δh, logits, Δlogits, and how far each role's parameters move; each gets a slope with an
-    interval and a verdict. A wrong exponent is named. Exit status 1 when something is not flat.
+    interval and a verdict. A wrong exponent is named. Exit status 1 when something grows or falls.
     """
 
     parametrization: str = "nugpt"
@@ -68,8 +68,9 @@ class Coords:
     def run(self) -> int:
         """Measure, print slopes and verdicts, and say which exponent is at fault."""
         from nugpt.engines.lab.options import Options
-        from nugpt.fit.coords import check_coordinates
+        from nugpt.fit.coords import check_alignment, check_coordinates
         from nugpt.fit.interval import check_level
+        from nugpt.report.write import check_formats
         from nugpt.spec.scales import scale_named
         from nugpt.spec.table_file import load_table
 
@@ -79,6 +80,9 @@ class Coords:
                 f"parametrization is {table.name!r} for {table.family!r} models, but must be for normalized"
             )
         check_level(self.level)
+        check_alignment(self.alignment)
+        if self.out is not None:
+            check_formats(self.formats)
         for name in ("steps", "windows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be a whole number of at least 1")
@@ -122,9 +126,9 @@ class Coords:
         from nugpt.measure.coords import Batch, coordinates
         from nugpt.spec.resolve import Extent, resolve
 
-        heads = self.heads or _around(scale.base_heads)
-        layers = self.layers or _around(scale.base_layers)
-        sizes = dict.fromkeys([(scale.base_layers, h) for h in heads] + [(n, scale.base_heads) for n in layers])
+        base_layers, base_heads = base.extent.n_layers, base.extent.d_model // base.extent.head_dim
+        heads, layers = self.heads or _around(base_heads), self.layers or _around(base_layers)
+        sizes = dict.fromkeys([(base_layers, h) for h in heads] + [(n, base_heads) for n in layers])
         watched = torch.from_numpy(np.asarray(dataset.validation(scale.seq_len, self.windows).inputs, dtype=np.int64))
         found = []
         for n_layers, n_heads in sizes:
@@ -140,7 +144,8 @@ class Coords:
 
                 taken = coordinates(model, resolved, seed, batch, watched, self.steps, device)
                 found.append(Sized(model.d_model, n_layers, seed, taken.start, taken.steps))
-            print(f"{n_layers} layers, width {model.d_model}: {len(self.seed)} seeds", file=sys.stderr)
+            seeds = counted(len(set(self.seed)), "seed")
+            print(f"{counted(n_layers, 'layer')}, width {model.d_model}: {seeds}", file=sys.stderr)
         return found
 
     def _draw(self, check: CoordCheck) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nugpt.cli.measured_runs import Chosen, unmeasured
-from nugpt.cli.show import number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun, Implied
@@ -49,6 +49,7 @@ class Align:
             raise ValueError(f"weighting is {self.weighting!r}, but must be one of {', '.join(WEIGHTINGS)}")
         check_level(self.level)
         heads, layers = _default_sizes(self.chosen, ("heads",))
+        self._check_files(len(set(self.chosen.heads or heads)))
         directories = self.chosen.directories("alignment", heads, layers)
         _complain_unmeasured(directories, "alignment")
         pairs = [(d.spec(), alignment_run(d.spec(), d.read_metrics(("alignment",)))) for d in directories]
@@ -62,12 +63,24 @@ class Align:
             print_json([_group_values(name, runs, found) for name, _, runs, found in answers])
         else:
             for name, _, runs, found in answers:
-                _print_group(name, runs, found)
+                _print_group(name, runs, found, self.level)
         if self.out is not None:
             _draw(self.out, {name: runs for name, _, runs, _ in answers}, self.formats)
         if self.suggest is not None:
             self._suggest(answers)
         return 0
+
+    def _check_files(self, widths: int) -> None:
+        """Find out before anything is trained what could not be written afterwards."""
+        from nugpt.fit.alignment import FEWEST_WIDTHS
+        from nugpt.report.write import check_formats
+
+        if self.out is not None:
+            check_formats(self.formats)
+        if self.suggest is not None and self.suggest.suffix != ".toml":
+            raise ValueError(f"suggest is {self.suggest}, but must end in .toml")
+        if self.suggest is not None and self.chosen.from_scratch and widths < FEWEST_WIDTHS:
+            raise ValueError(f"--heads has {widths} widths, but --suggest derives a table from {FEWEST_WIDTHS} or more")
 
     def _suggest(self, answers: Sequence[tuple[str, RunSpec, list[AlignmentRun], list[Implied]]]) -> None:
         from nugpt.fit.alignment import suggested_table
@@ -75,8 +88,6 @@ class Align:
         from nugpt.store.atomic import write_bytes
 
         assert self.suggest is not None
-        if self.suggest.suffix != ".toml":
-            raise ValueError(f"suggest is {self.suggest}, but must end in .toml")
         if len(answers) > 1:
             names = "; ".join(name for name, *_ in answers)
             raise ValueError(
@@ -129,7 +140,9 @@ def _grouped(
 
     groups: dict[Any, list[tuple[RunSpec, AlignmentRun]]] = {}
     for spec, run in pairs:
-        key = (group_key(spec), spec.lr, spec.model.n_layers, spec.steps, spec.batch)
+        # What began with given weights has another step 0, and is no repetition of what began with none.
+        began = None if spec.start is None else spec.start.kind
+        key = (group_key(spec), spec.lr, spec.model.n_layers, spec.steps, spec.batch, began)
         groups.setdefault(key, []).append((spec, run))
     named: dict[str, tuple[RunSpec, list[AlignmentRun]]] = {}
     for members in groups.values():
@@ -146,17 +159,17 @@ def _answers(runs: list[AlignmentRun], level: float) -> list[Implied]:
     return [implied(runs, part, weighting, level=level) for part in PARTS for weighting in WEIGHTINGS]
 
 
-def _print_group(name: str, runs: list[AlignmentRun], found: list[Implied]) -> None:
+def _print_group(name: str, runs: list[AlignmentRun], found: list[Implied], level: float) -> None:
     from nugpt.fit.alignment import PARTS, QUANTITIES, implied
 
     widths, seeds = sorted({run.width for run in runs}), sorted({run.seed for run in runs})
-    print(f"{name}: widths {', '.join(map(str, widths))}, {len(seeds)} seeds, {len(runs)} runs")
+    print(f"{name}: widths {', '.join(map(str, widths))}, {counted(len(seeds), 'seed')}, {counted(len(runs), 'run')}")
     widest = [run for run in runs if run.width == widths[-1]]
     rows = []
     for part in PARTS:
         for quantity in QUANTITIES:
-            cells = [_text(implied(widest, part, w, quantity).estimate) for w in ("first", "loss", "uniform", "end")]
-            rows.append([part, quantity, *cells])
+            answers = [implied(widest, part, w, quantity, level) for w in ("first", "loss", "uniform", "end")]
+            rows.append([part, quantity, *(_text(one.estimate) for one in answers)])
     columns = ["", "exponent", "first steps", "by loss decrease", "every step alike", "end"]
     print_table(columns, rows, f"at width {widths[-1]}, averaged over layers: a constant factor shifts these")
     rows = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.show import counted
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -41,11 +42,25 @@ class Chosen:
 
     def directories(self, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:
         """The chosen runs that have ended; trained first where none are named, at these sizes by default."""
+        from nugpt.engines.lab import Interrupted
+
+        if self.runs and self.plan:
+            raise ValueError("--runs and --plan exclude each other: name the runs, or the plan that has them")
+        try:
+            return self._directories(kind, heads, layers)
+        except Interrupted as stopped:
+            print(stopped, file=sys.stderr)
+            raise SystemExit(128 + stopped.signal_number) from None
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether runs are trained here."""
+        return not self.runs and self.plan is None
+
+    def _directories(self, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:
         from nugpt.store import Store
 
         store = Store(self.store)
-        if self.runs and self.plan:
-            raise ValueError("--runs and --plan exclude each other: name the runs, or the plan that has them")
         if self.plan is not None:
             found = self._of_plan(store)
         elif self.runs:
@@ -84,7 +99,8 @@ class Chosen:
                 arguments = replace(self.arguments, shape=shape)
                 specs = [arguments.spec(dataset, device_type, lr, seed) for seed in dict.fromkeys(self.seed)]
                 directories = [store.run(spec) for spec in specs]
-                print(f"{n_layers} layers, {n_heads} heads: {len(specs)} runs", file=sys.stderr)
+                size = f"{counted(n_layers, 'layer')}, {counted(n_heads, 'head')}"
+                print(f"{size}: {counted(len(specs), 'run')}", file=sys.stderr)
                 with training_progress(specs, None, None) as progress, holding(directories) as guard:
                     execute(specs, store, dataset, options, progress, hooks=Hooks(guard))
                 found += directories

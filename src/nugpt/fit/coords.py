@@ -111,13 +111,18 @@ def allowed_slack(quantity: str, axis: str, alignment: float) -> float:
     return 1.0 - alignment if axis == "width" and quantity in ("Δh", "Δlogits") else 0.0
 
 
+def check_alignment(alignment: float) -> None:
+    """Refuse what no alignment can be."""
+    if not 0.5 <= alignment <= 1:
+        raise ValueError(f"alignment is {alignment!r}, but must be a number from 0.5 to 1")
+
+
 def check_coordinates(
     table: Parametrization, models: Sequence[Sized], alignment: float = MID_ALIGNMENT, level: float = 0.90
 ) -> CoordCheck:
     """Slopes over width among models of one depth, over depth among models of one width, and what they contradict."""
     check_level(level)
-    if not 0.5 <= alignment <= 1:
-        raise ValueError(f"alignment is {alignment!r}, but must be a number from 0.5 to 1")
+    check_alignment(alignment)
     if not models:
         raise ValueError("models is empty, but must hold the sizes of at least one model")
     slopes = []

@@ -32,56 +32,67 @@ class Alignment(NamedTuple):
     per_token: Exponents
 
 
-class Squares(NamedTuple):
-    """What the exponents are made of: squared norms of every token's products and inputs, and of the matrices."""
+class Norms(NamedTuple):
+    """What the exponents of one matrix are made of."""
 
-    products: Tensor  # (3, n): of ΔW h, W Δh, ΔW Δh
-    inputs: Tensor  # (3, n): of h, Δh, Δh
-    matrices: Tensor  # (3,): of ΔW, W, ΔW
+    moved: Tensor  # (2n,): of every token's ΔW h, then of every token's ΔW Δh
+    stayed: Tensor  # (n,): of W Δh
+    inputs: Tensor  # (2n,): of h, then of Δh
+    change: Tensor  # of ΔW
+    matrix: Tensor  # of W
     d_in: int
 
 
 def alignment_exponents(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, inputs_0: Tensor) -> Alignment:
     """Exponents of W (d_out, d_in) and its inputs (…, d_in), both now and at step 0; nothing here waits."""
     # CHOICE: norms over all tokens jointly; the mean of each token's own exponent stands beside it.
-    joint, per_token = exponents_of([squares_of(weight_OI, weight_0, inputs_nI, inputs_0)])
+    joint, per_token = exponents_of(norms_of([weight_OI], [weight_0], inputs_nI, inputs_0))
     return Alignment(Exponents(*joint[0]), Exponents(*per_token[0]))
 
 
 @torch.no_grad()
-def squares_of(weight_OI: Tensor, weight_0: Tensor, inputs_nI: Tensor, inputs_0: Tensor) -> Squares:
-    """The products of one matrix; all that follows can be done for many matrices at once."""
-    d_in = weight_OI.shape[-1]
-    if weight_OI.shape != weight_0.shape or weight_OI.dim() != 2:
-        raise ValueError(f"weights are {tuple(weight_OI.shape)} and {tuple(weight_0.shape)}, but must be one (out, in)")
+def norms_of(
+    weights: Sequence[Tensor], weights_0: Sequence[Tensor], inputs_nI: Tensor, inputs_0: Tensor
+) -> list[Norms]:
+    """The norms of matrices that are given the same inputs, in few operations; the rest is done for all at once."""
+    d_in = weights[0].shape[-1]
+    for weight_OI, weight_0 in zip(weights, weights_0, strict=True):
+        if weight_OI.shape != weight_0.shape or weight_OI.dim() != 2:
+            shapes = f"{tuple(weight_OI.shape)} and {tuple(weight_0.shape)}"
+            raise ValueError(f"weights are {shapes}, but must be one (out, in)")
     if inputs_nI.shape != inputs_0.shape or inputs_nI.shape[-1] != d_in:
         shapes = f"{tuple(inputs_nI.shape)} and {tuple(inputs_0.shape)}"
         raise ValueError(f"inputs are {shapes}, but must be of one shape that ends in {d_in}, the matrix's d_in")
     if d_in < 2:
         raise ValueError(f"d_in is {d_in}, but must be at least 2: a power of 1 says nothing")
-    wide = torch.promote_types(weight_OI.dtype, torch.float32)
-    W_0, h_0 = weight_0.to(wide), inputs_0.to(wide).reshape(-1, d_in)
-    delta_W, delta_h = weight_OI.to(wide) - W_0, inputs_nI.to(wide).reshape(-1, d_in) - h_0
-    n = h_0.shape[0]
+    wide = torch.promote_types(weights[0].dtype, torch.float32)
+    W, W_0 = (x[0].to(wide) if len(x) == 1 else torch.cat([*x]).to(wide) for x in (weights, weights_0))
+    h_0 = inputs_0.to(wide).reshape(-1, d_in)
+    delta_W, delta_h = W - W_0, inputs_nI.to(wide).reshape(-1, d_in) - h_0
     both = torch.cat([h_0, delta_h])
-    moved = _lengths(both, delta_W)  # ‖ΔW h‖ and ‖ΔW Δh‖, token by token
-    stayed = _lengths(delta_h, W_0)  # ‖W Δh‖
+    rows = [weight.shape[0] for weight in weights]
     lengths = torch.linalg.vector_norm(both, dim=-1)
-    moves, stays = _frobenius(delta_W), _frobenius(W_0)
-    return Squares(
-        torch.cat([moved[:n], stayed, moved[n:]]).view(3, n).double().square(),
-        torch.cat([lengths, lengths[n:]]).view(3, n).double().square(),
-        torch.stack([moves, stays, moves]).double().square(),
-        d_in,
+    columns = zip(
+        _lengths(both, delta_W, rows),
+        _lengths(delta_h, W_0, rows),
+        _frobenius(delta_W, rows),
+        _frobenius(W_0, rows),
+        strict=True,
     )
+    return [Norms(moved, stayed, lengths, change, matrix, d_in) for moved, stayed, change, matrix in columns]
 
 
 @torch.no_grad()
-def exponents_of(squares: Sequence[Squares]) -> tuple[Tensor, Tensor]:
+def exponents_of(norms: Sequence[Norms]) -> tuple[Tensor, Tensor]:
     """α, ω, ν of each matrix, (matrices, 3): over all tokens jointly, and as a mean over tokens of their own."""
-    products, inputs = torch.stack([one.products for one in squares]), torch.stack([one.inputs for one in squares])
-    matrices = torch.stack([one.matrices for one in squares])
-    logs = [2 * math.log(one.d_in) for one in squares]
+    n = norms[0].stayed.shape[0]
+    h, delta_h = torch.split(torch.stack([one.inputs for one in norms]).double().square(), n, dim=1)
+    of_h, of_delta_h = torch.split(torch.stack([one.moved for one in norms]).double().square(), n, dim=1)
+    stayed = torch.stack([one.stayed for one in norms]).double().square()
+    products, inputs = torch.stack([of_h, stayed, of_delta_h], dim=1), torch.stack([h, delta_h, delta_h], dim=1)
+    change, matrix = (torch.stack([getattr(one, of) for one in norms]).double().square() for of in ("change", "matrix"))
+    matrices = torch.stack([change, matrix, change], dim=1)
+    logs = [2 * math.log(one.d_in) for one in norms]
     log_d = torch.tensor(logs, dtype=torch.float64).to(products.device, non_blocking=True).unsqueeze(-1)
 
     def exponent(product_sq: Tensor, matrix_sq: Tensor, inputs_sq: Tensor, log_d: Tensor) -> Tensor:
@@ -94,13 +105,15 @@ def exponents_of(squares: Sequence[Squares]) -> tuple[Tensor, Tensor]:
     return joint, per_token
 
 
-def _lengths(x_nI: Tensor, weight_OI: Tensor) -> Tensor:
-    """‖W x‖ of every token."""
-    rows = max(1, CHUNK // weight_OI.shape[0])
-    pieces = [torch.linalg.vector_norm(piece @ weight_OI.T, dim=-1) for piece in torch.split(x_nI, rows)]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+def _lengths(x_nI: Tensor, weight_OI: Tensor, rows: list[int]) -> list[Tensor]:
+    """‖W x‖ of every token, for each of the matrices that lie one below the other."""
+    pieces = []
+    for piece in torch.split(x_nI, max(1, CHUNK // weight_OI.shape[0])):
+        products = torch.split(piece @ weight_OI.T, rows, dim=-1)
+        pieces.append([torch.linalg.vector_norm(product, dim=-1) for product in products])
+    return pieces[0] if len(pieces) == 1 else [torch.cat([*of]) for of in zip(*pieces, strict=True)]
 
 
-def _frobenius(matrix: Tensor) -> Tensor:
+def _frobenius(matrix: Tensor, rows: list[int]) -> list[Tensor]:
     """‖W‖_F by way of its rows, so that no sum in float32 runs over a whole large matrix."""
-    return torch.linalg.vector_norm(torch.linalg.vector_norm(matrix, dim=-1))
+    return [torch.linalg.vector_norm(part) for part in torch.split(torch.linalg.vector_norm(matrix, dim=-1), rows)]

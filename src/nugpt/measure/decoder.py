@@ -19,7 +19,7 @@ from torch.nn import functional
 from nugpt.core.decoder import Decoder, Matrix
 from nugpt.core.init import MODELS
 from nugpt.core.rope import rope_angles
-from nugpt.measure.alignment import Exponents, Squares, exponents_of, squares_of
+from nugpt.measure.alignment import Exponents, Norms, exponents_of, norms_of
 from nugpt.measure.probe import captured_inputs
 from nugpt.spec.model import ModelConfig
 
@@ -74,7 +74,7 @@ class DecoderAlignment:
         h, h_0 = (functional.embedding(tokens_BT, params("E_in.weight")).float() for params in (now, start))
         positions = torch.arange(tokens_BT.shape[-1], device=tokens_BT.device)
         angles = rope_angles(positions, self.config.head_dim, self.config.rope_theta, torch.float32)
-        found: dict[str, list[Squares]] = {name: [] for name in (*self._matrices, OUTPUT)}
+        found: dict[str, list[Norms]] = {name: [] for name in (*self._matrices, OUTPUT)}
         for i in range(self.config.n_layers):
             h, h_0, of_block = self._block(i, now, start, h, h_0, gains, angles)
             for name, one in of_block.items():
@@ -82,7 +82,7 @@ class DecoderAlignment:
         (h, W, scale), (h_0, W_0, scale_0) = (
             self._finish(params, hidden, gains) for params, hidden in ((now, h), (start, h_0))
         )
-        found[OUTPUT].append(squares_of(W, W_0, h, h_0))
+        found[OUTPUT] += norms_of([W], [W_0], h, h_0)
         losses = [
             self.model.loss(x.flatten(0, 1), weight, s, targets_BT.flatten()).mean()
             for x, weight, s in ((h, W, scale), (h_0, W_0, scale_0))
@@ -91,7 +91,7 @@ class DecoderAlignment:
 
     def _block(
         self, i: int, now: Parameters, start: Parameters, h: Tensor, h_0: Tensor, gains: Any, angles: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Squares]]:
+    ) -> tuple[Tensor, Tensor, dict[str, Norms]]:
         template = self.model.blocks[0]
         layers = {name: module for name, (_, module) in self._matrices.items()}
         outputs, inputs, weights = [], [], []
@@ -101,12 +101,13 @@ class DecoderAlignment:
                 outputs.append(functional_call(template, values, (hidden, gains, angles, None, None, 0)))
             inputs.append(seen)
             weights.append(values)
-        found = {
-            name: squares_of(
-                weights[0][f"{path}.weight"], weights[1][f"{path}.weight"], inputs[0][name], inputs[1][name]
-            )
-            for name, (path, _) in self._matrices.items()
-        }
+        shared: dict[tuple[int, ...], list[str]] = {}  # matrices by the inputs they are given, as W_q, W_k, W_v share
+        for name in layers:
+            shared.setdefault(tuple(seen[name].data_ptr() for seen in inputs), []).append(name)
+        found: dict[str, Norms] = {}
+        for names in shared.values():
+            W, W_0 = ([values[f"{self._matrices[name][0]}.weight"] for name in names] for values in weights)
+            found |= zip(names, norms_of(W, W_0, inputs[0][names[0]], inputs[1][names[0]]), strict=True)
         return outputs[0], outputs[1], found
 
     def _finish(self, params: Parameters, h: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,7 +117,7 @@ class DecoderAlignment:
         return h, weight, scale
 
 
-def _measurement(found: Mapping[str, list[Squares]], losses: list[Tensor]) -> Measurement:
+def _measurement(found: Mapping[str, list[Norms]], losses: list[Tensor]) -> Measurement:
     """All exponents at once, and one transfer from the device for all numbers."""
     both = exponents_of([one for layers in found.values() for one in layers])
     flat = torch.cat([*(kind.flatten() for kind in both), torch.stack(losses).double()]).tolist()

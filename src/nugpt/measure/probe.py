@@ -33,18 +33,22 @@ def weight_of(module: nn.Module) -> Tensor:
 
 
 @contextmanager
-def captured_inputs(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """A dictionary that a forward pass fills with each layer's input; one called twice keeps all it was given."""
+def captured_inputs(layers: Mapping[str, nn.Module], copied: bool = False) -> Iterator[dict[str, Tensor]]:
+    """A dictionary that a forward pass fills with each layer's input; one called twice keeps all it was given.
+
+    `copied`: as they were when the layer was called, whatever the model does in place to them afterwards.
+    """
     inputs: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-            rows = arguments[0].detach().flatten(0, -2)
+    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            given = (arguments[0] if arguments else next(iter(named.values()))).detach()
+            rows = given.clone().reshape(-1, given.shape[-1]) if copied else given.reshape(-1, given.shape[-1])
             inputs[name] = torch.cat([inputs[name], rows]) if name in inputs else rows
 
         return hook
 
-    handles = [layer.register_forward_pre_hook(keep(name)) for name, layer in layers.items()]
+    handles = [layer.register_forward_pre_hook(keep(name), with_kwargs=True) for name, layer in layers.items()]
     try:
         yield inputs
     finally:
@@ -102,9 +106,9 @@ class AlignmentProbe:
         training = {module: module.training for module in self.model.modules()}
         self.model.eval()
         try:
-            with torch.no_grad(), torch.random.fork_rng(), captured_inputs(self.layers) as inputs:
+            with torch.no_grad(), torch.random.fork_rng(), captured_inputs(self.layers, copied=True) as inputs:
                 self.forward()
         finally:
             for module, mode in training.items():
                 module.training = mode
-        return {name: rows.clone() for name, rows in inputs.items()}
+        return inputs

@@ -11,9 +11,9 @@ PASSES_PER_MEASUREMENT, PASSES_PER_STEP = 5, 3
 MOST_POINTS, FEWEST_POINTS = 30, 4
 MOST_WINDOWS, MOST_TOKENS = 16, 8192
 # Where training is in bfloat16, on a GPU: float32 products take some ten times as long there, and the many small
-# operations of a measurement as long as a few steps of a small model.
+# operations of a measurement as long as a few steps of a small model, each of which is one graph.
 FLOAT32_SLOWER = 10
-STEPS_PER_POINT = 80
+STEPS_PER_POINT = 120
 
 
 class Sampling(NamedTuple):

@@ -47,8 +47,7 @@ class Written:
 
 def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS, level: float = 0.90) -> Written:
     """Fit, draw and write everything under `out`."""
-    if wrong := [name for name in formats if name not in FORMATS]:
-        raise ValueError(f"format is {wrong[0]!r}, but must be one of {', '.join(FORMATS)}")
+    check_formats(formats)
     answers = [answer_plan(plan, level) for plan in source.plans]
     figures: list[Path] = []
     stills: dict[str, list[tuple[str, Figure]]] = {}
@@ -81,10 +80,15 @@ def _page(source: Source, answers: Sequence[PlanAnswer], figures: dict[str, list
     return content
 
 
-def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write figures under these names."""
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuse a format that figures are not written in."""
     if wrong := [name for name in formats if name not in FORMATS]:
         raise ValueError(f"format is {wrong[0]!r}, but must be one of {', '.join(FORMATS)}")
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write figures under these names."""
+    check_formats(formats)
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
     for name, figure in figures.items():

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tests.engines.small import directory_of, last_tensors, make_dataset, make_spec, result_of, train
 
-from nugpt.core.init import gains, initial_values
+from nugpt.core.init import gains, initial_value, initial_values
 from nugpt.data import TokenDataset
-from nugpt.engines.lab import Options, execute
+from nugpt.engines.lab import Options, execute, probe
 from nugpt.engines.lab.evaluate import ValidationSet
 from nugpt.engines.lab.loop import Progress
 from nugpt.engines.lab.remeasure import ASIDE, remeasure
@@ -107,6 +107,26 @@ def test_a_resumed_run_measures_the_same(at: int, dataset: TokenDataset, tmp_pat
     train(specs, tmp_path / "cut", dataset, measure=BOTH)
     for spec in specs:
         assert result_of(directory_of(spec, tmp_path / "cut")) == result_of(directory_of(spec, tmp_path / "whole"))
+
+
+def test_step_0_is_copied_at_a_start_and_made_again_on_resuming(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(dataset, lr=2**-4)
+    made: list[str] = []
+
+    def counted(name: str, *rest: Any) -> torch.Tensor:
+        made.append(name)
+        return initial_value(name, *rest)
+
+    monkeypatch.setattr(probe, "initial_value", counted)
+    train([spec], tmp_path / "whole", dataset, measure=BOTH)
+    assert not made
+    with pytest.raises(Gone):
+        train([spec], tmp_path / "cut", dataset, gone_at(16), measure=BOTH)
+    train([spec], tmp_path / "cut", dataset, measure=BOTH)
+    assert sorted(made) == sorted(parameter_shapes(spec.model))  # once each
+    assert measured(spec, tmp_path / "cut") == measured(spec, tmp_path / "whole")
 
 
 def test_a_replica_is_measured_as_if_it_were_alone(dataset: TokenDataset, tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def _train(
     micro = min(options.micro_batch or spec.batch, spec.batch)
     validation = ValidationSet.of(dataset, spec.model.seq_len, spec.val_windows)
     probe = Probe(spec, dataset, options, starts)
+    probe.begin(ensemble, state)
     validate_at = {math.ceil(k * spec.steps / spec.validations) for k in range(1, spec.validations + 1)}
     log_every = options.log_every or max(1, spec.steps // 200)
     save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))

@@ -1,8 +1,8 @@
 """Measuring while an ensemble trains: between two steps, replica by replica, on one fixed validation batch.
 
-The weights of step 0 are a function of (seed, name): they are made again at the first measurement of every start and
-kept, once for all replicas of a seed: on the device where that takes little of what is free there, else on the host.
-Nothing of them is stored, so a resumed run measures the same.
+The weights of step 0 are copied as a run starts, once for all replicas of a seed: on the device where that takes little
+of what is free there, else on the host. They are a function of (seed, name), so a resumed run makes them again and
+measures the same: nothing of them is stored.
 """
 
 from __future__ import annotations
@@ -65,6 +65,18 @@ class Probe:
             self._batch = ValidationSet.of(dataset, spec.model.seq_len, options.measure_windows or sampling.windows)
             self._decoder = DecoderAlignment(spec.model)
 
+    @torch.no_grad()
+    def begin(self, ensemble: Ensemble, state: State) -> None:
+        """Copy the weights of step 0 from a state that stands there: steps overwrite it, and making them takes long."""
+        if "alignment" not in self.kinds or state.step > 0:
+            return
+        for r, spec in enumerate(ensemble.specs):
+            for name in ensemble.names if spec.start is None else ():
+                key = self._key(ensemble, r, name)
+                if key not in self._made:
+                    value = state.params[name][r].detach()
+                    self._made[key] = value.clone() if self._has_room(ensemble) else value.cpu()
+
     def rows(self, ensemble: Ensemble, state: State, r: int) -> list[dict[str, Any]]:
         """The rows of metrics of one replica at the step where the state stands."""
         begun = self._clock(ensemble.device)
@@ -92,13 +104,18 @@ class Probe:
         spec, resolved = ensemble.specs[r], ensemble.resolved[r]
         if spec.start is not None:
             return self._starts[spec.start.hash].model[name]
-        row = resolved.rows[ensemble.roles(name).role]
-        key = (name, spec.seed, row.init, row.scale)
+        key = self._key(ensemble, r, name)
         if key not in self._made:
             shape = parameter_shapes(ensemble.config)[name]
             value = initial_value(name, shape, spec.seed, resolved, ensemble.roles)
             self._made[key] = value.to(ensemble.device) if self._has_room(ensemble) else value
         return self._made[key]
+
+    @staticmethod
+    def _key(ensemble: Ensemble, r: int, name: str) -> tuple[Any, ...]:
+        """What an initial value depends on."""
+        spec, row = ensemble.specs[r], ensemble.resolved[r].rows[ensemble.roles(name).role]
+        return name, spec.seed, row.init, row.scale
 
     @staticmethod
     def _has_room(ensemble: Ensemble) -> bool:
