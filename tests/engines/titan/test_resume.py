@@ -45,7 +45,8 @@ def wait_for(reached: Callable[[], bool], processes: list[BaseProcess]) -> None:
 
 
 def logged(directory: RunDirectory) -> int:
-    return len(directory.metrics.read_text().splitlines()) if directory.metrics.is_file() else 0
+    """Steps whose row is written."""
+    return sum(row["kind"] == "train" for row in directory.read_metrics())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_killed_and_resumed_on_another_mesh(
 ) -> None:
     directory = place.directory(spec, "runs")
     processes = start(place.arguments(spec, "runs", *before[1]), before[0], place.root / "log")
-    wait_for(lambda: logged(directory) >= 12, processes)
+    wait_for(lambda: logged(directory) >= 10, processes)  # beyond the checkpoint after step 8
     for process in processes:
         process.kill()
         process.join()
