@@ -218,7 +218,14 @@ def test_tensorboard_gets_every_number(train: Train, tmp_path: Path) -> None:
         expected: dict[str, list[tuple[int, Any]]] = {}
         for row in directory.read_metrics():
             by_source = {f"val_loss/{name}": loss for name, loss in row.get("val_loss_by_source", {}).items()}
-            for name, value in (row | by_source).items():
+            # Of a measurement's tables by block, the numbers over all blocks.
+            lerp = {
+                f"{role}/{what}": row[role][what]
+                for role in ("alpha_A", "alpha_M")
+                if role in row
+                for what in ("mean", "std")
+            }
+            for name, value in (row | by_source | lerp).items():
                 if isinstance(value, (int, float)) and name != "step":
                     expected.setdefault(name, []).append((row["step"], pytest.approx(value, rel=1e-6)))
         assert told == expected

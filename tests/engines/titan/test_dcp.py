@@ -118,3 +118,55 @@ def test_a_checkpoint_that_was_cut_off_is_none(checkpoint: Path) -> None:
     assert [path.name for path in by_step(checkpoint.parent)] == ["step-3"]
     with pytest.raises(ValueError, match="is no distributed checkpoint"):
         read_metadata(checkpoint.parent / "step-20")
+
+
+class OldMember:
+    """Pickled as early versions of Python 3.11 pickle a member of an enumeration: getattr(owner, name)."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (self.owner, self.name))
+
+
+def test_members_of_an_enumeration_are_read_as_any_python_writes_them(checkpoint: Path) -> None:
+    from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
+
+    path = checkpoint / METADATA_FILE
+    plain = pickle.loads(path.read_bytes())  # noqa: S301 - written by this test
+    for entry in plain.state_dict_metadata.values():
+        entry.properties.memory_format = OldMember(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT")
+    # The class pickles its properties through itself; only how the member is written differs.
+    for entry in plain.state_dict_metadata.values():
+        state = (
+            entry.properties.dtype,
+            entry.properties.layout,
+            entry.properties.requires_grad,
+            entry.properties.memory_format,
+            entry.properties.pin_memory,
+        )
+        entry.properties.__class__ = WithState
+        entry.properties.state = state
+    path.write_bytes(pickle.dumps(plain))
+    assert load_tensors(checkpoint).keys() == TENSORS.keys()
+
+
+class WithState:
+    """Stands for the class of properties while it is written."""
+
+    state: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from torch.distributed.checkpoint.metadata import TensorProperties
+
+        return (TensorProperties, (), self.state)
+
+
+@pytest.mark.parametrize(
+    "member", [OldMember(Path, "touch"), OldMember(torch.Size, "__class__"), OldMember(torch.float32, "itemsize")]
+)
+def test_attributes_of_anything_else_are_not_looked_up(member: OldMember, checkpoint: Path) -> None:
+    (checkpoint / METADATA_FILE).write_bytes(pickle.dumps(member))
+    with pytest.raises(ValueError, match="no checkpoint of ours holds"):
+        read_metadata(checkpoint)

@@ -6,6 +6,7 @@ and, beside DCP's own files, `nugpt.json` with the few numbers that are not tens
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import re
@@ -51,6 +52,16 @@ _ALLOWED |= {("torch", str(kind).removeprefix("torch.")): kind for kind in (torc
 # Where it was written, which nothing here reads: as plain text, whatever the version of Python that wrote it.
 _ALLOWED |= {(module, "PosixPath"): lambda *parts: "/".join(parts) for module in ("pathlib", "pathlib._local")}
 _ALLOWED[("torch.serialization", "_get_layout")] = lambda name: {"torch.strided": torch.strided}[name]
+
+
+def _member(kind: Any, name: str) -> Any:
+    """A member of a listed enumeration: early Python 3.11 pickles one as getattr(class, name)."""
+    if not (isinstance(kind, type) and issubclass(kind, enum.Enum)) or name not in kind.__members__:
+        raise ValueError(f"asks for {name!r} of {kind!r}, which no checkpoint of ours holds")
+    return kind[name]
+
+
+_ALLOWED[("builtins", "getattr")] = _member
 
 
 class _Unpickler(pickle.Unpickler):
