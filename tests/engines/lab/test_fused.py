@@ -91,6 +91,28 @@ def test_a_nan_stays_in_its_replica() -> None:
         assert torch.equal(p[[0, 2]], state.params[name][[0, 2]]), name
 
 
+def test_weights_changed_from_outside_are_seen() -> None:
+    specs = specs_of(ModelConfig(1, 2, 12, 50, 8, d_mlp=40), 2)
+    ensemble, state, _ = train(specs, "fused", 1, 2)
+    plain = Ensemble(specs, DEVICE, "plain", "plain", False, "plain")
+    (tokens, targets) = batches(specs[0].model, 2, 1)[0]
+    name = "blocks.0.mlp.W_u.weight"
+
+    def assert_the_step_sees_its_weights() -> None:
+        state.loss_sum.zero_()
+        expected = plain.token_losses(state.params, tokens, targets).detach().mean(1)
+        ensemble.train_step(state, tokens, targets, 0.7, 5)  # pieces larger than the batch are the batch
+        torch.testing.assert_close(state.loss_sum.float(), expected, rtol=0, atol=1e-5)
+
+    with torch.no_grad():
+        state.params[name].neg_()  # in place
+    assert_the_step_sees_its_weights()
+    state.params[name] = state.params[name].detach().roll(1, 1).requires_grad_()  # another tensor
+    assert_the_step_sees_its_weights()
+    ensemble.token_losses(plain.initial_state().params, tokens, targets)  # other weights in between
+    assert_the_step_sees_its_weights()
+
+
 def test_a_subset_goes_on_as_if_alone() -> None:
     specs = specs_of(SHAPES["padded heads"], 3)
     whole, state, _ = train(specs, "fused", 1, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,25 +31,43 @@ class FusedStep:
         self.program = PROGRAMS[config.architecture](config, ensemble.gains, self.replicas, ensemble.dtype, device)
         self.updates = Updates(self.program, ensemble.names, ensemble.roles, ensemble.settings)
         self._state: State | None = None
-        self._params: dict[str, Tensor] | None = None
+        self._copied: list[Tensor] = []  # what the copies are of: held, so that no other tensor gets its address
+        self._stamps: list[tuple[int, int]] = []
+        self._places: list[int] = []
         self._graph: torch.cuda.CUDAGraph | None = None
         self._taken = 0
         self._micro = 0
 
     def losses(self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor) -> Tensor:
         """The loss of every token of every replica, (R, B·T)."""
-        self._follow(params)
-        if not self.program.attention:
-            self.program.choose_attention(self.replicas, tokens_RBT.shape[1])
-        with torch.no_grad():
+        assert tokens_RBT.shape[2] == self.program.heads.tokens  # a row's position is its number modulo that
+        with self._on_device(), torch.no_grad():
+            self._follow(params)
+            if not self.program.attention:
+                self.program.choose_attention(self.replicas, tokens_RBT.shape[1])
             return self.program.losses(params, *(x.flatten(1).contiguous() for x in (tokens_RBT, targets_RBT)))
 
     def train_step(
         self, state: State, tokens_RBT: Tensor, targets_RBT: Tensor, multiplier: float, micro: int, judge: Judge
     ) -> None:
         """One optimizer step of every living replica on its batch, in place; `judge` as `Ensemble.judge_`."""
-        if self._state is not state or self._micro != micro or self._tokens.shape != tokens_RBT.shape:
-            self._bind(state, tokens_RBT, micro)
+        assert tokens_RBT.shape[2] == self.program.heads.tokens
+        with self._on_device():
+            micro = min(micro, tokens_RBT.shape[1])
+            bound = self._state is state and self._micro == micro and self._tokens.shape == tokens_RBT.shape
+            if not bound or self._places != _places(state):  # a graph knows only the tensors it was captured with
+                self._bind(state, tokens_RBT, micro)
+            self._follow(state.params)
+            self._step_once(state, tokens_RBT, targets_RBT, multiplier, judge)
+            self._stamps = _stamps(self._copied)  # what the update itself did is no news
+        self._taken += 1
+        state.step += 1
+        state.logged += 1
+
+    def _step_once(
+        self, state: State, tokens_RBT: Tensor, targets_RBT: Tensor, multiplier: float, judge: Judge
+    ) -> None:
+        """Fill the buffers and run the step, captured or not."""
         self._tokens.copy_(tokens_RBT)
         self._targets.copy_(targets_RBT)
         self._step.fill_(state.step)
@@ -61,13 +80,11 @@ class FusedStep:
         elif self.device.type != "cuda" or self._taken < EAGER_STEPS:
             self._run(state, judge)
         else:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self._run(state, judge)
+            self._graph = graph  # only now: one whose capture failed must never be replayed
             self._graph.replay()  # capturing ran nothing
-        self._taken += 1
-        state.step += 1
-        state.logged += 1
 
     def _bind(self, state: State, tokens_RBT: Tensor, micro: int) -> None:
         """Begin with this state: fresh copies, buffers of the batch's shape, no graph yet."""
@@ -75,16 +92,20 @@ class FusedStep:
         self._tokens, self._targets = (torch.empty_like(tokens_RBT, device=self.device) for _ in range(2))
         self._scalars = torch.empty(3, device=self.device)
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._places = _places(state)
         self.program.choose_attention(self.replicas, micro)
-        self._params = None
-        self._follow(state.params)
 
     def _follow(self, params: dict[str, Tensor]) -> None:
-        """Make the copies those of these parameters; the updates keep them so."""
-        if self._params is not params:
+        """Make the copies those of these parameters, unless they are; the updates keep them so."""
+        tensors = list(params.values())
+        if (stamps := _stamps(tensors)) != self._stamps:
             with torch.no_grad():
                 self.program.refresh_(params)
-            self._params = params
+            self._copied, self._stamps = tensors, stamps
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Triton and CUDA graphs use the current device, whichever the tensors are on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @torch.no_grad()
     def _run(self, state: State, judge: Judge) -> None:
@@ -111,3 +132,15 @@ class FusedStep:
                 total.add_(grads)
         assert total is not None
         return mean, total
+
+
+def _stamps(tensors: list[Tensor]) -> list[tuple[int, int]]:
+    """Address and version of each: torch counts a version up at every write of its own, fused kernels do not."""
+    return [(x.data_ptr(), x._version) for x in tensors]
+
+
+def _places(state: State) -> list[int]:
+    """The addresses of all that a step reads and writes."""
+    tensors = [x for group in (state.params, state.first, state.second) for x in group.values()]
+    tensors += [state.alive, state.died_at, state.high, state.loss_sum, state.grad_norm]
+    return [x.data_ptr() for x in tensors]
