@@ -192,15 +192,23 @@ def test_swiglu_and_its_gradient(shape: tuple[int, int, int], scaled: bool, dtyp
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("whole", [True, False], ids=["row at once", "row in pieces"])
-def test_loss_and_its_gradients(whole: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("whole", "chunks"),
+    [(True, False), (False, False), (True, True)],
+    ids=["row at once", "row in pieces", "tokens in chunks"],
+)
+def test_loss_and_its_gradients(whole: bool, chunks: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     from nugpt.kernels import cross_entropy
     from nugpt.kernels.fused import loss
 
     R, N, D, V = 2, 11, 24, 4500
+    if chunks:  # a chunk is a whole number of tiles: three of 128, 128 and 44 tokens
+        N, V = 300, 90
     if not whole:
         monkeypatch.setattr(loss, "WHOLE_ROW", 16)
-    monkeypatch.setattr(loss, "CHUNK_LOGITS", R * V * 4)  # three chunks
+    if chunks:
+        monkeypatch.setattr(loss, "CHUNK_LOGITS", R * V * 100)
+        assert loss._chunk(R, N, V) == 128
     h, W, s = made(R, N, D, dtype=dtype), made(R, V, D, seed=1), made(R, V, seed=2)
     s[0, 3] = 0.0  # a scale of zero still has a gradient
     gain = torch.rand(R, device=DEVICE) + 0.5
@@ -340,3 +348,25 @@ def test_attention_and_its_gradient(queries: int, keys: int, dtype: torch.dtype)
         grads = attend_backward(name, g, q, k, v, o, saved, 0.3)
         for x, t in zip(grads, true_grads, strict=True):
             assert float((x.double() - t).norm() / t.norm()) < bound, name
+
+
+def test_attention_is_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels.fused import attention
+
+    def choose(outcomes: dict[str, float | Exception], deterministic: bool = False) -> str:
+        def time(name: str, *shape: object) -> float:
+            if isinstance(found := outcomes[name], Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr(attention, "_time", time)
+        return attention.fastest.__wrapped__(2, 8, 2, 16, torch.bfloat16, torch.device("cuda"), deterministic)
+
+    refused = RuntimeError("no such kernel for this head dimension")
+    assert choose({"flash": 2.0, "cudnn": 1.0}) == "cudnn"
+    assert choose({"flash": 2.0, "cudnn": 1.0}, deterministic=True) == "flash"
+    assert choose({"flash": 2.0, "cudnn": refused}) == "flash"
+    assert choose({"flash": refused, "cudnn": refused}) == "efficient"
+    assert choose({"flash": refused}, deterministic=True) == "efficient"
+    with pytest.raises(torch.OutOfMemoryError):  # for the worker, which then takes fewer replicas
+        choose({"flash": torch.OutOfMemoryError("CUDA out of memory"), "cudnn": 1.0})
