@@ -83,5 +83,9 @@ def test_fused_kernels_that_cannot_be_had_are_refused(monkeypatch: pytest.Monkey
         Options(kernels="fused").kernels_on(torch.device("cuda"), "normalized")
     with pytest.raises(ValueError, match="'prenorm-qknorm'"):
         Options(kernels="fused").kernels_on(torch.device("cuda"), "prenorm-qknorm")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="the device is cpu, and they need a GPU"):
+        Options(kernels="fused").kernels_on(torch.device("cpu"), "normalized")
     with pytest.raises(ValueError, match="'quick', but must be one of auto, plain, fused"):
         Options(kernels="quick")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 
 import torch
@@ -74,7 +75,7 @@ class Options:
         """`fused` or `plain`: as asked, else fused where there is a GPU, Triton and a kernel for the architecture."""
         if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or self.compile is not None)):
             return "plain"
-        reason = why_not_fused(architecture)
+        reason = why_not_fused(architecture, device)
         if self.kernels == "fused" and reason:
             raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
         return "plain" if reason else "fused"
@@ -84,10 +85,14 @@ class Options:
         return kernels == "plain" and (device.type == "cuda" if self.compile is None else self.compile)
 
 
-def why_not_fused(architecture: str) -> str | None:
+def why_not_fused(architecture: str, device: torch.device) -> str | None:
     """What stands in the way of the fused kernels, or None."""
     if architecture not in FUSED_ARCHITECTURES:
         return f"there are no fused kernels for {architecture!r}"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the device is {device.type}, and they need a GPU"
+    if device.type == "cuda" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0):
+        return "the GPU is too old for them: it has no bfloat16 products"
     return None
