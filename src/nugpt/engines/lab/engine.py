@@ -11,7 +11,7 @@ import torch
 
 from nugpt.data import TokenDataset
 from nugpt.engines.lab.ensemble import Ensemble
-from nugpt.engines.lab.loop import Hooks, Progress, execute
+from nugpt.engines.lab.loop import Hooks, Progress, execute, prepare_torch
 from nugpt.engines.lab.options import Options
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
@@ -60,6 +60,7 @@ class LabEngine:
 
     def _measure(self, spec: RunSpec, device: torch.device) -> int:
         """Bytes that one uncompiled step of one replica adds at its peak; a compiled one needs no more."""
+        prepare_torch(self.options)  # the first product decides for good whether cuBLAS can be deterministic
         micro = min(self.options.micro_batch or spec.batch, spec.batch)
         before = _start_measuring(device)
         kernels = self.options.kernels_on(device, spec.model.architecture)

@@ -174,7 +174,7 @@ def _train(
     """One ensemble from where it stands to its records."""
     runs, spec = group, group[0].spec
     device = options.torch_device()
-    _prepare_torch(options)
+    prepare_torch(options)
     kernels = options.kernels_on(device, spec.model.architecture)
     compiled = options.compiles(device, kernels)
     ensemble = Ensemble([run.spec for run in runs], device, options.attention, options.loss, compiled, kernels)
@@ -267,7 +267,8 @@ def _keep_tokenizer(directory: RunDirectory, dataset: TokenDataset) -> None:
     directory.keep_file("data.json", json.dumps(about).encode())
 
 
-def _prepare_torch(options: Options) -> None:
+def prepare_torch(options: Options) -> None:
+    """Torch's threads and determinism as asked; before its first product."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     if options.deterministic:
