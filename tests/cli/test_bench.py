@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from nugpt.bench import steps
 from nugpt.cli.main import main
@@ -29,6 +31,23 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernels: there is no CUDA device" in printed
 
 
+def test_a_section_that_does_not_fit_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure, asked = steps.bench_pair, iter(range(2))
+
+    def fits_the_second_time(*arguments: Any) -> Any:
+        if next(asked) == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return measure(*arguments)
+
+    monkeypatch.setattr(steps, "bench_pair", fits_the_second_time)
+    assert main(["bench", "paper", "lab", "--device", "cpu", "--runs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "paper: the device has too little memory" in printed
+    assert "small: νGPT runs at" in printed
+
+
 def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
     command = ["bench", "lab", "--device", "cpu", "--runs", "2", "--json", "--out", str(out)]
@@ -42,7 +61,10 @@ def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert str(out) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--runs", "0"], ["--device", "tpu"], ["--kernels", "quick"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--runs", "0"], ["--device", "tpu"], ["--kernels", "quick"], ["--out", "no-such-folder/bench.json"]],
+)
 def test_mistakes_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "lab", *arguments]) == 2
     error = capsys.readouterr().err

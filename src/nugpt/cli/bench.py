@@ -33,6 +33,8 @@ class Bench:
 
     def run(self) -> int:
         """Measure, print, and write what was asked for."""
+        import torch
+
         from nugpt.bench.timing import ceilings, environment
         from nugpt.engines.lab.options import Options
 
@@ -40,15 +42,22 @@ class Bench:
             raise ValueError(f"runs is {self.runs}, but must be a whole number of at least 1")
         if self.out is not None and Path(self.out).exists():
             raise FileExistsError(f"{self.out} exists: name a new file")
+        if self.out is not None and not Path(self.out).parent.is_dir():  # known before minutes of measuring, not after
+            raise FileNotFoundError(f"{self.out} lies in a folder that does not exist: make it first")
         options = Options(device=self.device, kernels=self.kernels)
         device = options.torch_device()
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # events and Triton use the current one
         result: dict[str, Any] = {"environment": environment(device), "ceilings": ceilings(device)}
         if not self.json:
             print(", ".join(f"{name} {value}" for name, value in result["environment"].items() if value is not None))
             found = result["ceilings"]
             print(f"ceilings: product {found['product_tflops']:.3g} TFLOP/s, copy {found['copy_tbps']:.3g} TB/s")
         for section in dict.fromkeys(self.sections):
-            result[section] = self._measure(section, device, options, result["ceilings"])
+            try:
+                result[section] = self._measure(section, device, options, result["ceilings"])
+            except torch.OutOfMemoryError:  # the other sections may still fit
+                result[section] = {"not_run": "the device has too little memory for these shapes"}
             if not self.json:
                 _show(section, result[section], result["ceilings"])
         if self.out is not None:
