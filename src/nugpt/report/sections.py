@@ -191,7 +191,7 @@ def _tables(found: PlanAnswer) -> list[Html]:
 def _compared(found: Sequence[GroupDifference]) -> Html:
     level = f"{found[0].difference.level:.0%}"
     columns = ["group", "less", "at", f"nats ({level} interval)", "seeds in common"]
-    rows = [
+    rows: list[list[Child]] = [
         [
             printable(each.first),
             printable(each.second),
