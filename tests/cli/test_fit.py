@@ -367,3 +367,22 @@ def test_an_export_with_dotted_columns(store: Path, tmp_path: Path, capsys: pyte
     found = fitted(capsys, str(tmp_path / "export.csv"), *named)["export.csv"]
     assert found["notes"] == ["left out: 1 did not end"]
     assert [curve["verdict"] for curve in found["curves"]] == ["enclosed"] * len(WIDTHS)
+
+
+def test_groups_of_ones_own_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ["lr,loss,seed,method"]
+    for method, best in (("old", 3.0), ("new", 2.9)):
+        rows += [
+            f"{2**p.log2_lr:.17g},{'NaN' if p.loss is None else p.loss},{p.seed},{method}"
+            for p in planted_points(-7.0, 1, best)
+        ]
+    table = tmp_path / "runs.csv"
+    table.write_text("\n".join(rows) + "\n")
+    command = ["fit", str(table), "--seed-column", "seed", "--group-column", "method"]
+    assert main([*command, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["runs.csv"]["comparisons"]
+    assert (found["group"], found["less"], found["seeds"]) == ("old", "new", 3)
+    assert found["interval"][0] < 0.1 < found["interval"][1]
+    assert main([*command, "--out", str(tmp_path / "page"), "--formats", "svg"]) == 0
+    assert "best loss of one group less that of another" in capsys.readouterr().out
+    assert "Best losses compared" in (tmp_path / "page" / "report.html").read_text()

@@ -178,7 +178,7 @@ def test_a_loss_that_is_no_number_counts_as_diverged() -> None:
     points = [*curve(REAL), Point(-5.5, math.nan, 0), Point(-5.0, math.inf, 0), Point(-4.5, None, 0)]
     found = optimum(points)
     assert found.verdict == "enclosed"
-    assert any("3 done without a finite loss" in note for note in found.notes)
+    assert any("3 done without a sensible loss" in note for note in found.notes)
 
 
 def test_one_point() -> None:
@@ -244,6 +244,14 @@ def test_refusals(arguments: dict[str, object], message: str) -> None:
 def test_a_point_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{field} is {value!r}"):
         Point(**{"log2_lr": -7.0, "loss": 3.0, "seed": 0, "status": "done", field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", [1e12, 1e200, -1e300])
+def test_a_number_that_is_no_loss_counts_as_diverged(loss: float) -> None:
+    runs = curve({-8.0: 3.6, -7.0: 3.5, -6.0: 3.7})
+    found = optimum([*runs, Point(-5.0, loss, 0)])
+    assert found.interval == optimum([*runs, Point(-5.0, None, 0, "diverged")]).interval
+    assert any("1 done without a sensible loss" in note for note in found.notes)
 
 
 # Noise

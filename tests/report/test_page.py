@@ -263,6 +263,10 @@ def test_anyones_runs_make_a_page(tmp_path: Path) -> None:
     assert len(charts_in(page)) == 2
     assert HOSTILE in Reader(without_scripts(page)).text
     assert len(re.findall(r'<tr id="run-', page)) == sum(len(curve.points) for curve in curves)
+    text = Reader(without_scripts(page)).text  # nothing is said of what is not known
+    assert "how they were run is not recorded" in text
+    assert "training time" not in text
+    assert "in the store" not in text
 
 
 def thousand(path: Path) -> Source:

@@ -19,6 +19,7 @@ from nugpt.cli.show import number, print_json, print_table
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
     from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer
+    from nugpt.fit.groups import GroupDifference
     from nugpt.fit.measured import Measured, OwnRun
     from nugpt.fit.verdict import Verdict
     from nugpt.spec.run import RunSpec
@@ -386,12 +387,29 @@ def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]
     if regrets:
         columns = ["group", "along", "base", "size", "regret", "interval"]
         print_table(columns, regrets, title="regret of the base's best η, in nats", right=(2, 3, 4))
+    if compared := _compared(one, answers):
+        rows = [_difference_row(each) for each in compared]
+        columns = ["group", "less", "at", "nats", "interval", "seeds"]
+        print_table(columns, rows, title="best loss of one group less that of another", right=(3, 5))
     for group, law in answers.laws:
         terms = [f"{k}^{v:.3f} ({span(law.intervals[k], 3)})" for k, v in law.exponents.items()]
         print(f"{answers.names[group]}: η* ∝ {' · '.join(terms)}" if terms else "")
     if judged:
         rows = [[text, v.answer or "open question", _reason(v)] for text, v in judged]
         print_table(["claim", "verdict", "because"], rows)
+
+
+def _compared(one: CurveSet, answers: Answers) -> tuple[GroupDifference, ...]:
+    """A study's claims say what is compared with what; elsewhere the groups are."""
+    from nugpt.fit.groups import group_differences
+
+    return group_differences(answers) if one.study is None else ()
+
+
+def _difference_row(each: GroupDifference) -> list[str]:
+    found = each.difference
+    shown = "–" if found.nats is None else f"{found.nats:+.4f}"
+    return [each.first, each.second, each.where, shown, span(found.interval, 4), str(found.seeds)]
 
 
 def _reason(verdict: Verdict) -> str:
@@ -474,6 +492,18 @@ def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict
                 "notes": list(law.notes),
             }
             for group, law in answers.laws
+        ],
+        "comparisons": [
+            {
+                "group": each.first,
+                "less": each.second,
+                "at": each.where,
+                "nats": _finite(each.difference.nats),
+                "interval": _ends(each.difference.interval),
+                "seeds": each.difference.seeds,
+                "notes": list(each.difference.notes),
+            }
+            for each in _compared(one, answers)
         ],
         "claims": [
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nugpt.fit.curves import Answers
+    from nugpt.fit.verdict import Verdict
 
 PLAN = "width-fixed-steps"  # nGPT and νGPT at three widths
 
@@ -27,7 +29,9 @@ class Quickstart:
         from nugpt.cli.recommend import Recommend, TargetShape
         from nugpt.cli.report import Report
         from nugpt.cli.study import Study
+        from nugpt.fit.claims import verdicts
         from nugpt.fit.curves import answer
+        from nugpt.studies import STUDIES
 
         store = self.out / "runs"
         print("Training nGPT and νGPT at three widths on Python's own source and documentation, on the CPU.\n")
@@ -40,11 +44,12 @@ class Quickstart:
         print()
         Report(store=store, out=self.out / "report", title="nugpt quickstart").run()
         (swept,) = read_curves(store, Origin(plan=f"{PLAN}-tiny"))
-        _print_learned(answer(swept.curves), self.out)
+        answers = answer(swept.curves)
+        _print_learned(answers, verdicts(STUDIES[PLAN].claims, answers), self.out)
         return 0
 
 
-def _print_learned(answers: Answers, out: Path) -> None:
+def _print_learned(answers: Answers, judged: Sequence[Verdict], out: Path) -> None:
     """What this sweep says, in five lines, and what it cannot say."""
     print("\nWhat was learned:")
     for number, path in enumerate(answers.paths[:2], 1):
@@ -54,7 +59,21 @@ def _print_learned(answers: Answers, out: Path) -> None:
         else:
             slope = "was enclosed at too few widths to say how it moves with width"
         print(f"{number}. {name}: the best η {slope}.")
-    print("3. This is forty steps of one seed: it shows how the job goes. What the paper claims is not decided here.")
+    print(f"3. {_decided(judged)}")
     print(f"4. Every number leads back to its run: open {out / 'report' / 'report.html'}.")
     print("5. Next: nugpt study width-fixed-steps --scale lab --data DIR --run (one GPU), or a grid of your own:")
     print("   nugpt sweep --name mine --preset tiny-l2h2 --seed 0 1 2 --vary parametrization=ngpt,nugpt --run")
+
+
+def _decided(judged: Sequence[Verdict]) -> str:
+    """How many claims came out how; so few steps of one seed speak for themselves alone."""
+    from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
+
+    told = [f"{n} {word}" for word in (HOLDS, FAILS, UNDECIDED) if (n := sum(v.answer == word for v in judged))]
+    if len(told) == 1 and told[0].endswith(UNDECIDED):
+        meaning = "What the paper claims is not decided here"
+    else:
+        meaning = (
+            f"Of {len(judged)} claims: {', '.join(told)}; that is about runs as short as these, not about the paper's"
+        )
+    return f"This is forty steps of one seed: it shows how the job goes. {meaning}."

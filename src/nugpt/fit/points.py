@@ -15,6 +15,7 @@ from nugpt.fit.interval import Array
 STATUSES = ("done", "diverged", "stopped")
 # Relative spread of losses high up on the curve: runs near the cliff scatter more, and no simple shape holds there.
 ROUGHNESS = 0.05
+LARGEST = 1e9  # nats; a number beyond it is no loss, and its square would drown all others
 _REFERENCE_NOISE = 0.01  # nats; only sets the height from which a point counts as being high up
 
 
@@ -35,8 +36,8 @@ class Point:
 
     @property
     def trained(self) -> bool:
-        """Whether the run ended with a loss; one that ended without a number has diverged, whatever its status."""
-        return self.status == "done" and self.loss is not None and math.isfinite(self.loss)
+        """Whether the run ended with a loss; without a sensible number it has diverged, whatever its status."""
+        return self.status == "done" and self.loss is not None and abs(self.loss) <= LARGEST
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _levels(points: tuple[Point, ...]) -> Levels:
             runs[_key(point.log2_lr), point.seed].append(float(point.loss or 0.0))
     lost = sum(p.status == "done" and not p.trained for p in points)
     if lost:
-        notes.append(f"{lost} done without a finite loss: counted as diverged")
+        notes.append(f"{lost} done without a sensible loss: counted as diverged")
     if any(len(losses) > 1 for losses in runs.values()):
         notes.append("runs of the same learning rate and seed were averaged")
     failed = tuple(sorted(x for x, ok in ended.items() if 2 * sum(ok) <= len(ok)))

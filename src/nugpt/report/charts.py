@@ -56,7 +56,7 @@ def run_row(run: Run, series: str, shown: Stretch) -> ROW:
     """A run as its point shows it; one without a place on the scale stands above it."""
     ends = run.state
     if run.state == "done" and not run.trained:
-        ends = "done, without a finite loss"
+        ends = "done, without a sensible loss"
     if run.state == "diverged" and run.facts.get("diverged_at") is not None:
         ends = f"diverged at step {run.facts['diverged_at']}"
     on_scale = run.trained and run.loss is not None and run.loss <= shown.top

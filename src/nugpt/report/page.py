@@ -27,7 +27,9 @@ _HINT = (
 
 def page(source: Source, found: Sequence[PlanAnswer], stills: Stills, version: str) -> str:
     """The whole page as text."""
-    sections: list[Child] = [verdict_section(found), recommendation_section(source.recommendation, _run_ids(source))]
+    specs = any(curve.spec for plan in source.plans for curve in plan.curves) or not source.plans
+    advice = recommendation_section(source.recommendation, _run_ids(source), specs)
+    sections: list[Child] = [verdict_section(found), advice]
     drawn: dict[str, Chart] = {}
     for plan in found:
         charts = _charts(plan)

@@ -56,14 +56,17 @@ def carried_section(plans: Sequence[PlanRuns], version: str) -> Html:
     flops = sum(float(run.facts.get("flops") or 0.0) for run in ended)
     seconds = sum(float(run.facts.get("wall_s") or 0.0) for run in ended)
     parts: list[Child] = [tag("h2", "How it was run", id="how")]
-    parts.append(
-        tag(
-            "p",
-            f"{counted(len(ended), 'run')} of {counted(len(runs), 'planned run')} ended, {flops:.3g} FLOPs, ",
-            f"{duration(seconds)} of training time summed over runs. ",
-            "Runs that share an ensemble each count its whole time.",
+    if runs and not specs:
+        parts.append(tag("p", f"{counted(len(ended), 'run')}; how they were run is not recorded."))
+    else:
+        parts.append(
+            tag(
+                "p",
+                f"{counted(len(ended), 'run')} of {counted(len(runs), 'planned run')} ended, {flops:.3g} FLOPs, ",
+                f"{duration(seconds)} of training time summed over runs. ",
+                "Runs that share an ensemble each count its whole time.",
+            )
         )
-    )
     if rows:
         parts.append(table(["", *(key.replace("_", " ") for key in CARRIED_BY), "runs"], rows))
     if specs:

@@ -9,11 +9,12 @@ from typing import Any
 
 from nugpt.fit.curves import CurveAnswer
 from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED, Drift
-from nugpt.fit.verdict import Estimate
+from nugpt.fit.groups import GroupDifference, group_differences
+from nugpt.fit.verdict import Estimate, estimate_of
 from nugpt.report.answers import COEFFICIENTS, SIZE_WORDS, Judged, Path, PlanAnswer, has_grid
 from nugpt.report.charts import lerp_name, path_name
 from nugpt.report.html import Child, Html, joined, link, table, tag
-from nugpt.report.layout import label_text
+from nugpt.report.layout import label_text, printable
 from nugpt.report.measured import alignment_tables
 from nugpt.report.source import CurveRuns
 from nugpt.report.words import NONE, between, cost, counted, number, short, size
@@ -176,6 +177,8 @@ def _tables(found: PlanAnswer) -> list[Html]:
         parts.append(tag("p", f"{counted(len(left), 'curve')} without a run that has ended.", class_="soft"))
     if found.paths:
         parts += [tag("h3", "Drift and regret"), _drifts(found.paths)]
+    if compared := group_differences(found.fitted) if found.plan.study is None else ():
+        parts += [tag("h3", "Best losses compared"), _compared(compared)]
     if found.fitted.laws:
         parts += [tag("h3", "Power laws of the best η"), _laws(found)]
     if found.multipliers:
@@ -183,6 +186,25 @@ def _tables(found: PlanAnswer) -> list[Html]:
     if found.lerps:
         parts += [tag("h3", "LERP coefficients over depth"), _lerps(found)]
     return parts + alignment_tables(found)
+
+
+def _compared(found: Sequence[GroupDifference]) -> Html:
+    level = f"{found[0].difference.level:.0%}"
+    columns = ["group", "less", "at", f"nats ({level} interval)", "seeds in common"]
+    rows: list[list[Child]] = [
+        [
+            printable(each.first),
+            printable(each.second),
+            printable(each.where) or NONE,
+            _estimate(estimate_of(each.difference)),
+            each.difference.seeds,
+        ]
+        for each in found
+    ]
+    told = (
+        "Loss at the best learning rate of the first less that of the second, paired over seeds: below 0, it is better."
+    )
+    return joined([table(columns, rows, right=(3, 4)), tag("p", told, class_="soft")])
 
 
 def _optima(found: PlanAnswer, grids: Sequence[CurveAnswer]) -> Html:
@@ -312,11 +334,13 @@ def _lerps(found: PlanAnswer) -> Html:
     return joined([table(columns, rows, right=(1, 2)), tag("p", told, class_="soft")])
 
 
-def recommendation_section(values: Any, known: set[str]) -> Html:
-    """What `nugpt recommend` left in the store, whatever of it can be read."""
+def recommendation_section(values: Any, known: set[str], specs: bool = True) -> Html:
+    """What `nugpt recommend` left in the store, whatever of it can be read; runs without specs allow none."""
     head = tag("h2", "Recommendation", id="recommendation")
     if values is None:
         told = "None is in the store: `nugpt recommend` makes one from these sweeps and keeps it there."
+        if not specs:
+            told = "None: a recommendation needs the specs of the runs, which these do not have. The optima are below."
         return tag("section", head, tag("p", told, class_="soft"))
     whole = values if isinstance(values, Mapping) else {"value": values}
     advice = whole.get("recommended")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from nugpt.fit.alignment import alignment_run
 from nugpt.fit.measured import Measured, measured
+from nugpt.fit.points import LARGEST
 from nugpt.spec.loss import loss_name, loss_of
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord
@@ -49,8 +49,8 @@ class Run:
 
     @property
     def trained(self) -> bool:
-        """Whether it ended with a loss that is a number."""
-        return self.state == "done" and self.loss is not None and math.isfinite(self.loss)
+        """Whether it ended with a loss that is a sensible number."""
+        return self.state == "done" and self.loss is not None and abs(self.loss) <= LARGEST
 
 
 @dataclass(frozen=True)
