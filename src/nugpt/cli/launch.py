@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tyro
+
 from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text, spent_text
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
@@ -59,8 +61,8 @@ class Execution:
     """slurm: memory of a task, as 32G."""
     account: str | None = None
     """slurm: account."""
-    sbatch: tuple[str, ...] = ()
-    """slurm: further options, each one word: --sbatch=--qos=long."""
+    sbatch: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """slurm: further options, each one word, as often as needed: --sbatch=--qos=long."""
     no_requeue: bool = False
     """slurm: do not queue a preempted task again."""
     detach: bool = False

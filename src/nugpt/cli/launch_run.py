@@ -6,18 +6,17 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from nugpt.cli.titan import MeshArguments
 
-if TYPE_CHECKING:
-    from nugpt.engines.titan.execute import Request
-    from nugpt.engines.titan.options import TitanOptions
-    from nugpt.spec.run import RunSpec
-
 WAIT = 400  # seconds: longer than a run whose holder was lost with its node counts as held
+
+
+@dataclass(frozen=True)
+class EngineMesh(MeshArguments):
+    """What is not given is as in the engine: FSDP2 alone, all of a rank's batch at once, nothing computed again."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,9 @@ class Launch:
     """Nodes of the job."""
     gpus_per_node: int = 8
     """GPUs, and so processes, of each node."""
-    mesh: MeshArguments = MeshArguments()
+    mesh: EngineMesh = EngineMesh()
+    engine: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Further options of the engine, each one word, as often as needed: --engine=--no-compile."""
     seed: int | None = None
     """Instead of the recipe's."""
     precision: str | None = None
@@ -57,8 +58,8 @@ class Launch:
     """slurm: memory of each node, as 500G."""
     account: str | None = None
     """slurm: account."""
-    sbatch: Annotated[tuple[str, ...], tyro.conf.arg(name="sbatch")] = ()
-    """slurm: further options, each one word: --sbatch=--qos=long."""
+    sbatch: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """slurm: further options, each one word, as often as needed: --sbatch=--qos=long."""
     no_requeue: bool = False
     """slurm: do not queue a preempted job again."""
     notice: int = 300
@@ -66,19 +67,22 @@ class Launch:
 
     def run(self) -> int:
         """Check everything that can be checked here, then print or submit."""
+        from nugpt.engines.titan.__main__ import read_arguments
+        from nugpt.engines.titan.execute import read_run, with_data
         from nugpt.engines.titan.options import mesh_of
         from nugpt.sweep.executors.slurm import SlurmOptions
         from nugpt.sweep.executors.torchrun import Nodes, job_script, submit_job, torchrun
 
         if self.submit and not self.slurm:
             raise ValueError("--submit needs --slurm, which says where to")
-        nodes, options = Nodes(self.nodes, self.gpus_per_node), self._options()
+        nodes, training = Nodes(self.nodes, self.gpus_per_node), self._training()
         if self.nodes > 1 and not self.slurm:
             raise ValueError(f"nodes is {self.nodes}, but without --slurm the command is for this machine alone")
-        spec = self._spec(options)
-        mesh_of(spec, options, nodes.ranks)
+        request, _ = read_arguments(training[2:])  # as every rank will read them
+        spec = with_data(read_run(request), request.data, check="sizes")
+        mesh_of(spec, request.options, nodes.ranks)
         if not self.slurm:
-            print(shlex.join(torchrun(nodes, sys.executable, self._training())))
+            print(shlex.join(torchrun(nodes, sys.executable, training)))
             return 0
         slurm = SlurmOptions(
             partition=self.partition,
@@ -90,41 +94,26 @@ class Launch:
             notice=self.notice,
             extra=self.sbatch,
         )
-        directory = self.store.resolve() / spec.hash
-        script = job_script(directory, nodes, sys.executable, self._training(), slurm, gpus=self.device != "cpu")
+        directory = request.store / spec.hash
+        script = job_script(directory, nodes, sys.executable, training, slurm, gpus=self.device != "cpu")
         if not self.submit:
             print(script, end="")
             return 0
         from nugpt.store import Store
 
-        Store(self.store).run(spec)
+        Store(request.store).run(spec)
         print(f"submitted job {submit_job(directory, script)}: run {directory}")
         return 0
 
-    def _options(self) -> TitanOptions:
-        from nugpt.engines.titan.options import TitanOptions
-
-        return TitanOptions(device=self.device, checkpoint_every=self.checkpoint_every, **self.mesh.given())
-
-    def _spec(self, options: TitanOptions) -> RunSpec:
-        """The run as its ranks will read it, data and all, so that its directory is known."""
-        from dataclasses import replace
-
-        from nugpt.data.manifest import read_manifest
-        from nugpt.engines.titan.execute import read_run
-
-        return replace(read_run(self._request(options)), data=read_manifest(self.data.expanduser()).content_hash)
-
-    def _request(self, options: TitanOptions) -> Request:
-        from nugpt.engines.titan.execute import Request
-
-        return Request(self.recipe, self.data, self.store, options, self.seed, self.precision)
-
     def _training(self) -> list[str]:
         """The arguments of every rank."""
-        names = {"recipe": self.recipe.resolve(), "data": self.data.resolve(), "store": self.store.resolve()}
+        names = {"recipe": _whole(self.recipe), "data": _whole(self.data), "store": _whole(self.store)}
         given = {"seed": self.seed, "precision": self.precision, "checkpoint-every": self.checkpoint_every}
         given |= {name.replace("_", "-"): value for name, value in self.mesh.given().items()}
         words = [f"--{name}={value}" for name, value in {**names, **given}.items() if value is not None]
         waits = [f"--wait={WAIT}"] if self.slurm else []
-        return ["-m", "nugpt.engines.titan", *words, f"--device={self.device}", *waits]
+        return ["-m", "nugpt.engines.titan", *words, f"--device={self.device}", *waits, *self.engine]
+
+
+def _whole(path: Path) -> Path:
+    return path.expanduser().resolve()

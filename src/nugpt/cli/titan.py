@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ class Plan:
     """A file that `nugpt recommend --emit titan` wrote."""
     preset: str | None = None
     """Instead of a recipe: a model by name, as paper-l12h40, with its scale's batch, in bfloat16."""
+    batch: int | None = None
+    """Sequences per step, instead of the recipe's or the scale's."""
     memory: float = 80.0
     """GiB that a run may use of each GPU."""
     mesh: MeshArguments = MeshArguments()
@@ -58,7 +60,12 @@ class Plan:
             raise ValueError(f"gpus is {self.gpus}, but must be at least 1")
         if not self.memory > 0:
             raise ValueError(f"memory is {self.memory:g}, but must be a number of GiB above 0")
+        if self.batch is not None and self.batch < 1:
+            raise ValueError(f"batch is {self.batch}, but must be at least 1")
         spec, given = self._spec(), self.mesh.given()
+        if self.batch is not None:  # the base's too: what m_batch does to learning rates takes no memory
+            extent = replace(spec.base.extent, batch_tokens=self.batch * spec.model.seq_len)
+            spec = replace(spec, batch=self.batch, base=replace(spec.base, extent=extent))
         options = TitanOptions(**given)
         compat.prepare("cpu")
         from nugpt.engines.titan.plan import plans

@@ -60,13 +60,15 @@ class Place:
 
 def start(arguments: list[str], ranks: int, log: Path) -> list[BaseProcess]:
     """Start so many ranks; each writes to a log of its own, LOG.RANK."""
-    port = _free_port()
-    processes: list[BaseProcess] = []
-    for rank in range(ranks):
-        process = _SERVER.Process(target=_run, args=(arguments, rank, ranks, port, f"{log}.{rank}"))
-        process.start()
-        processes.append(process)
-    return processes
+    port = free_port()
+    return [start_rank(arguments, rank, ranks, port, log) for rank in range(ranks)]
+
+
+def start_rank(arguments: list[str], rank: int, ranks: int, port: int, log: Path) -> BaseProcess:
+    """Start one rank of a run."""
+    process = _SERVER.Process(target=_run, args=(arguments, rank, ranks, port, f"{log}.{rank}"))
+    process.start()
+    return process
 
 
 def run(arguments: list[str], ranks: int, log: Path) -> list[int]:
@@ -103,7 +105,8 @@ def rows(directory: RunDirectory, kind: str) -> dict[int, dict[str, Any]]:
     return by_step
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -71,6 +72,29 @@ def test_the_job_asks_for_what_was_asked_for(
     assert "--nnodes=2 --nproc-per-node=2" in text
 
 
+def test_options_of_the_engine_and_of_sbatch_may_be_repeated(
+    place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--engine=--no-compile", "--engine=--log-every=5", "--sbatch=--qos=long", "--sbatch=--exclusive")
+    assert main(launch(place, make_run(dataset), "--gpus-per-node", "2", "--slurm", *more)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"#SBATCH --qos=long", "#SBATCH --exclusive"} <= set(lines)
+    (training,) = (line for line in lines if "nugpt.engines.titan" in line)
+    assert training.endswith("--no-compile --log-every=5 &")
+
+
+def test_missing_shards_are_found_before_anything_is_submitted(
+    place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = place.root / "data"
+    shutil.copytree(place.data, copy)
+    (copy / "train-00000.bin").unlink()
+    assert main(launch(Place(place.root, copy), make_run(dataset), "--gpus-per-node", "2", "--slurm")) == 2
+    said = capsys.readouterr()
+    assert "train-00000.bin is missing" in said.err
+    assert said.out == ""
+
+
 def test_a_run_of_a_store_can_be_launched_by_its_spec(
     place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +120,8 @@ def test_a_run_of_a_store_can_be_launched_by_its_spec(
         (("--gpus-per-node", "1", "--slurm", "--time-limit", "soon"), "time_limit is 'soon'"),
         (("--gpus-per-node", "1", "--precision", "float16"), "precision is 'float16'"),
         (("--gpus-per-node", "1", "--data", "nowhere"), "nowhere"),
+        (("--gpus-per-node", "1", "--engine=--fast"), "unrecognized arguments: --fast"),
+        (("--gpus-per-node", "1", "--engine=--keep=1"), "keep is 1, but must be at least 2"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_submitted(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.engines.titan.ranks import Place, make_run, run, said
+from tests.engines.titan.ranks import Place, free_port, make_run, run, said, start_rank
 
 from nugpt.data import TokenDataset
 from nugpt.spec.run import RunSpec
@@ -68,6 +68,18 @@ def test_a_mistake_is_one_line_of_rank_0(mistake: str, place: Place, dataset: To
     assert words in first
     assert others == ["", "", ""]
     assert not (place.root / "runs").is_dir() or not list((place.root / "runs").glob("*/metrics.jsonl"))
+
+
+@pytest.mark.parametrize("mistake", ["an unknown attention", "an unknown option"])
+def test_no_rank_leaves_before_rank_0_has_said_why(mistake: str, place: Place, dataset: TokenDataset) -> None:
+    words, port, log = MISTAKES[mistake][0](place, make_run(dataset)), free_port(), place.root / "log"
+    late = start_rank(words, 1, 2, port, log)  # torchrun ends rank 0 as soon as this one has left
+    late.join(3)
+    assert late.is_alive()
+    first = start_rank(words, 0, 2, port, log)
+    for process in (first, late):
+        process.join(60)
+    assert [first.exitcode, late.exitcode] == [2, 2]
 
 
 def test_a_batch_that_the_ranks_do_not_divide(place: Place, dataset: TokenDataset) -> None:

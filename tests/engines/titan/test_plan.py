@@ -61,6 +61,14 @@ def test_the_largest_models_of_the_paper(name: str, gpus: int, shard: int, tp: i
     assert best["total_gib"] == best["state_gib"] + best["step_gib"] <= 80
 
 
+def test_a_larger_batch_has_room_for_more_ranks(tmp_path: Path) -> None:
+    words = ("--preset", "paper-l128h12", "--gpus", "512", "--batch", "512", "--json")
+    status, (best,) = planned(tmp_path, *words)
+    assert status == 0
+    assert (best["shard"], best["tp"], best["local_batch"]) == (512, 1, 1)
+    assert best["state_gib"] * GIB == state_bytes("paper-l128h12", 512, 1)
+
+
 def test_little_memory_is_met_by_small_pieces_then_by_recomputation(tmp_path: Path) -> None:
     words = ("--preset", "paper-l12h12", "--gpus", "8", "--tp", "1", "--json")
     status, found = planned(tmp_path, *words, "--memory", "9")
@@ -94,6 +102,7 @@ def test_what_fits_nowhere_is_said_with_status_1(tmp_path: Path) -> None:
         ),
         (("--gpus", "8"), "give either --recipe FILE or --preset NAME"),
         (("--preset", "paper-l12h12", "--gpus", "0"), "gpus is 0"),
+        (("--preset", "paper-l12h12", "--gpus", "8", "--batch", "0"), "batch is 0"),
     ],
 )
 def test_mistakes_are_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:

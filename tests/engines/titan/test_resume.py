@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -112,6 +113,25 @@ def test_a_finished_run_is_not_run_again(spec: RunSpec, place: Place) -> None:
     assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [0, 0]
     assert metrics.stat().st_mtime_ns == before
     assert said(place.root / "again", 2)[0].startswith("validation loss")
+
+
+@pytest.mark.parametrize("file", ["__1_0.distcp", ".metadata", "nugpt.json"])
+def test_a_spoiled_checkpoint_is_one_line(file: str, spec: RunSpec, whole: RunDirectory, place: Place) -> None:
+    directory = place.directory(spec, "runs")
+    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+    half_done(directory)
+    newest = directory.path / "dcp" / f"step-{STEPS}"
+    os.truncate(newest / file, 40)
+    assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [2, 2]
+    first, second = said(place.root / "again", 2)
+    assert first.startswith("nugpt: error: ")
+    assert first.count("\n") == 1
+    assert newest.name in first
+    assert second == ""
+    shutil.rmtree(newest)
+    assert run(place.arguments(spec, "runs"), 2, place.root / "without") == [0, 0]
+    assert "step 17/" in said(place.root / "without", 2)[0]
+    assert_same(directory, whole)
 
 
 def half_done(directory: RunDirectory) -> None:

@@ -3,52 +3,57 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 from nugpt.engines.lab.loop import Interrupted
 from nugpt.engines.lab.options import MEASURES
-from nugpt.engines.titan.execute import Refused, Request, execute
+from nugpt.engines.titan.agree import Refused, complain, is_first, refuse_alike
+from nugpt.engines.titan.execute import Request, execute
 from nugpt.engines.titan.options import ACTIVATIONS, RESHARD, TitanOptions
 from nugpt.spec.record import RunRecord
 
 
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
 class _Parser(argparse.ArgumentParser):
-    """What is wrong is said once, not by every rank."""
+    """What is wrong is raised, for rank 0 to say once."""
 
     def error(self, message: str) -> NoReturn:
-        _complain(message)
-        raise SystemExit(2)
+        raise ValueError(message)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train: 0 done, 1 diverged or failed, 2 a mistake in what the user gave, 128 + n stopped by signal n."""
-    given = vars(_parser().parse_args(arguments))
-    debug = given.pop("debug")
     try:
-        given["measure"] = tuple(given["measure"])
-        own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision", "wait", "held")}
-        status, record = execute(Request(options=TitanOptions(**given), **own), lambda text: print(text, flush=True))
+        request, debug = read_arguments(arguments)
+    except ValueError as error:
+        refuse_alike(error)
+        return 2
+    try:
+        status, record = execute(request, lambda text: print(text, flush=True))
     except Refused:
         return 2
     except Interrupted as stopped:
-        if _is_first():
+        if is_first():
             print(f"nugpt: {stopped}", file=sys.stderr)
         return 128 + stopped.signal_number
     except (ValueError, FileNotFoundError, PermissionError) as error:
         if debug:
             raise
-        _complain(error)
+        complain(error)
         return 2
     if record is not None:
-        _tell(record, own["store"] / record.hash)
+        _tell(record, request.store / record.hash)
     return 0 if status == "done" else 1
+
+
+def read_arguments(arguments: list[str] | None) -> tuple[Request, bool]:
+    """What is asked for, and whether to show tracebacks."""
+    given = vars(_parser().parse_args(arguments))
+    debug = given.pop("debug")
+    given["measure"] = tuple(given["measure"])
+    own = {name: given.pop(name) for name in ("recipe", "data", "store", "seed", "precision", "wait", "held")}
+    return Request(options=TitanOptions(**given), **own), debug
 
 
 def _tell(record: RunRecord, where: Path) -> None:
@@ -59,11 +64,6 @@ def _tell(record: RunRecord, where: Path) -> None:
             f"validation loss {record.val_loss:.4f} (EMA {record.val_loss_ema:.4f}) after {record.steps} steps, "
             f"{record.tokens:,} tokens, {record.wall_s:.1f} s   {where}"
         )
-
-
-def _complain(problem: object) -> None:
-    if _is_first():
-        print(f"nugpt: error: {' '.join(str(problem).split())}", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

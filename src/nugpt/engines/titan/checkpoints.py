@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torchtitan.components.checkpointer import MODEL, OPTIMIZER, AsyncMode, CheckpointManager
 
-from nugpt.engines.titan.dcp import METADATA_FILE, STATE_FILE, Reader, TensorPlanner, by_step, read_state
+from nugpt.engines.titan.agree import agree
+from nugpt.engines.titan.dcp import (
+    METADATA_FILE,
+    STATE_FILE,
+    Reader,
+    TensorPlanner,
+    by_step,
+    read_metadata,
+    read_state,
+    reason,
+)
 from nugpt.store.atomic import write_json
 
 GROUPS = "param_groups."  # how TorchTitan names what is no tensor of an optimizer's state
@@ -51,10 +62,23 @@ class Checkpoints(CheckpointManager):
         dist.broadcast_object_list(box, src=0)
         return None if box[0] is None else Path(box[0])
 
-    def restore(self, directory: Path) -> dict[str, Any]:
-        """Load this checkpoint, whatever mesh it was written on, and return its small state."""
-        small = read_state(directory)
-        self.dcp_load(self._flattened_model_states_sd(), str(directory), False, False)
+    def restore(self, directory: Path, spec: str) -> dict[str, Any]:
+        """Load this checkpoint, whatever mesh it was written on, and return its small state; all ranks or none."""
+        small: dict[str, Any] = {}
+        problem: str | None = None
+        try:
+            small = read_state(directory)
+            read_metadata(directory)
+            if small.get("spec") != spec:
+                raise ValueError(f"checkpoint {directory} is of run {small.get('spec')!r}, but this is {spec}")
+        except (ValueError, OSError) as error:
+            problem = str(error)
+        agree(problem)
+        try:
+            self.dcp_load(self._flattened_model_states_sd(), str(directory), False, False)
+        except CheckpointException as error:  # which every rank gets when one of them cannot read its part
+            problem = f"checkpoint {directory} cannot be read: {reason(error)}; without it the one before is taken"
+        agree(problem)
         return small
 
     def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:

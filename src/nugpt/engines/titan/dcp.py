@@ -122,9 +122,13 @@ def load_tensors(directory: Path, wanted: dict[str, Any] | None = None) -> dict[
             warnings.simplefilter("ignore")  # that there is one process alone, which is what is wanted
             load(wanted, storage_reader=Reader(directory), planner=TensorPlanner(), no_dist=True)
     except (CheckpointException, OSError, RuntimeError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        raise ValueError(f"checkpoint {directory} cannot be read: {reason}") from None
+        raise ValueError(f"checkpoint {directory} cannot be read: {reason(error)}") from None
     return wanted
+
+
+def reason(error: BaseException) -> str:
+    """The last line of an error, which DCP puts behind the traceback of every rank."""
+    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
 
 
 def save_tensors(directory: Path, tensors: dict[str, Tensor]) -> None:

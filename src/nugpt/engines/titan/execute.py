@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from nugpt.data import open_dataset
 from nugpt.engines.titan import compat
+from nugpt.engines.titan.agree import agree
 from nugpt.engines.titan.options import TitanOptions, mesh_of
 from nugpt.spec.recipe import load_recipe
 from nugpt.spec.record import RunRecord
@@ -49,10 +50,6 @@ class Request:
     wait: float = 0.0  # seconds to wait for a process that still has the run, as one on a lost node seems to
 
 
-class Refused(Exception):
-    """Another rank has a reason to stop, which rank 0 says."""
-
-
 def execute(request: Request, say: Callable[[str], None] = print) -> tuple[str, RunRecord | None]:
     """Train the recipe's run with the other ranks: its status, and on rank 0 the record."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -64,7 +61,7 @@ def execute(request: Request, say: Callable[[str], None] = print) -> tuple[str, 
         problem = " ".join(str(error).split())
     join(request, world)
     try:
-        _agree(problem)
+        agree(problem)
         assert job is not None
         record = _train(
             job, Store(request.store), None if request.held else request.wait, say if rank == 0 else lambda text: None
@@ -81,13 +78,7 @@ def _job(request: Request, rank: int, world: int) -> Job:
     spec = read_run(request)
     mesh = mesh_of(spec, request.options, world)
     # Rank 0 reads all of the data against its checksums, every other rank makes sure that it sees the files.
-    dataset = open_dataset(request.data, check="auto" if rank == 0 else "sizes")
-    if dataset.vocab_size > spec.model.vocab_size:
-        raise ValueError(
-            f"vocab_size is {spec.model.vocab_size}, but the data's tokenizer needs at least {dataset.vocab_size}"
-        )
-    dataset.n_windows(spec.model.seq_len)
-    spec = replace(spec, data=dataset.content_hash)
+    spec = with_data(spec, request.data, check="auto" if rank == 0 else "sizes")
     from nugpt.engines.titan.configure import Job
 
     return Job(spec, request.store / spec.hash, request.data, request.options, mesh, device_type)
@@ -107,6 +98,17 @@ def read_run(request: Request) -> RunSpec:
     return spec
 
 
+def with_data(spec: RunSpec, data: Path, check: str) -> RunSpec:
+    """The run on this data, which must be there and go with its model."""
+    dataset = open_dataset(data, check)
+    if dataset.vocab_size > spec.model.vocab_size:
+        raise ValueError(
+            f"vocab_size is {spec.model.vocab_size}, but the data's tokenizer needs at least {dataset.vocab_size}"
+        )
+    dataset.n_windows(spec.model.seq_len)
+    return replace(spec, data=dataset.content_hash)
+
+
 def join(request: Request, world: int) -> None:
     """Meet the other ranks; a process that torchrun did not start is the only one."""
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -120,19 +122,6 @@ def join(request: Request, world: int) -> None:
     store = dist.HashStore() if world == 1 else None  # type: ignore[attr-defined] # alone, no port is needed
     more: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
     dist.init_process_group("nccl" if cuda else "gloo", timeout=timeout, **more)
-
-
-def _agree(problem: str | None) -> None:
-    """Go on only if no rank has a problem; rank 0 raises the first of them, the others leave without a word."""
-    problems: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(problems, problem)
-    found = [(rank, text) for rank, text in enumerate(problems) if text is not None]
-    if not found:
-        return
-    if dist.get_rank():
-        raise Refused
-    rank, text = found[0]
-    raise ValueError(text if rank == 0 else f"rank {rank}: {text}")
 
 
 def _train(job: Job, store: Store, wait: float | None, say: Callable[[str], None]) -> RunRecord | None:
@@ -154,7 +143,7 @@ def _train(job: Job, store: Store, wait: float | None, say: Callable[[str], None
                     observer.guard = _hold(stack, directory, wait)
             except (ValueError, OSError) as error:
                 problem = " ".join(str(error).split())
-        _agree(problem)
+        agree(problem)
         if _as_rank_0_has_it(ended is not None):
             return ended
         observer.say = say
@@ -187,7 +176,12 @@ def _as_rank_0_has_it(value: T) -> T:
 
 def quiet() -> None:
     """TorchTitan's own lines are for those who develop it; warnings stay, but for those about what we do not use."""
-    warnings.filterwarnings("ignore", message="DTensor random operators")  # initial values come from our generators
+    for theirs in (
+        "DTensor random operators",  # initial values come from our generators
+        "DTensor manual_seed",
+        "To get the last learning rate",  # TorchTitan's way to take the schedule up again
+    ):
+        warnings.filterwarnings("ignore", message=theirs)
     logging.getLogger().setLevel(logging.WARNING)  # the logger that TorchTitan uses
     logging.getLogger().addFilter(_matters)
 
