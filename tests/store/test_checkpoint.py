@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -204,13 +205,38 @@ def test_a_pickle_beside_the_tensors_is_not_read(tmp_path: Path) -> None:
     assert trace.exists(), "the trap itself does not work"
 
 
-def test_nothing_in_the_package_reads_pickles() -> None:
+def test_nothing_in_the_package_trusts_a_pickle() -> None:
+    """TorchTitan's checkpoints hold one: a single file reads it, and by an unpickler that knows a list of classes."""
     readers = re.compile(r"torch\.load\b|\b(pickle|dill|joblib|shelve|marshal)\b|allow_pickle\s*=\s*True")
-    sources = sorted(Path(nugpt.__file__).parent.rglob("*.py"))
+    package = Path(nugpt.__file__).parent
+    sources = sorted(package.rglob("*.py"))
     assert len(sources) > 40
-    found = [f"{path.name}: {line.strip()}" for path in sources for line in path.read_text().splitlines()
-             if readers.search(line.split("#")[0])]  # fmt: skip
-    assert found == []
+    found: dict[str, set[str]] = {}
+    for path in sources:
+        tree = ast.parse(path.read_text())
+        code = ast.unparse(_without_docstrings(tree)).splitlines()
+        if lines := {line.strip() for line in code if readers.search(line)}:
+            found[str(path.relative_to(package))] = lines
+    assert found == {
+        "engines/titan/dcp.py": {
+            "import pickle",
+            "class _Unpickler(pickle.Unpickler):",
+            "except (CheckpointException, OSError, RuntimeError, pickle.UnpicklingError) as error:",
+        }
+    }
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            body[0] = ast.Pass()
+    return tree
 
 
 @pytest.mark.parametrize("dies_at", [1, 2])

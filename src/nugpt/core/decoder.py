@@ -85,3 +85,15 @@ class Decoder(nn.Module):
         """z = scale ⊙ (E_out h). # (5)"""
         weight_VD, scale_V = self.head(gains)
         return functional.linear(h_BTD.to(weight_VD.dtype), weight_VD) * scale_V
+
+
+class Tail(nn.Module):
+    """What follows a decoder's blocks, as a module, so that `functional_call` can be given its parameters."""
+
+    def __init__(self, model: Decoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, h_BTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states for the unembedding, its weight, and the scale of each logit."""
+        return (self.model.finish(h_BTD), *self.model.head(gains))

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from nugpt.core.decoder import Decoder, Matrix
+from nugpt.core.decoder import Decoder, Matrix, Tail
 from nugpt.core.init import MODELS
 from nugpt.core.rope import rope_angles
 from nugpt.measure.alignment import Exponents, Norms, exponents_of, norms_of
@@ -42,24 +42,13 @@ class Measurement:
         return {"loss": self.loss, "loss_0": self.loss_0, **self.joint, "per_token": dict(self.per_token)}
 
 
-class _Tail(nn.Module):
-    """What follows the blocks, as a module, so that `functional_call` can be given its parameters."""
-
-    def __init__(self, model: Decoder) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, h_BTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return (self.model.finish(h_BTD), *self.model.head(gains))
-
-
 class DecoderAlignment:
     """Measures models of one configuration; it holds no weights."""
 
     def __init__(self, config: ModelConfig) -> None:
         with torch.device("meta"):
             self.model: Decoder = MODELS[config.architecture](config, "sdpa", "chunked")
-        self.config, self._tail = config, _Tail(self.model)
+        self.config, self._tail = config, Tail(self.model)
         self._matrices = {
             name.rpartition(".")[2]: (name, module)
             for name, module in self.model.blocks[0].named_modules()

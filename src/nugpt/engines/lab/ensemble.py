@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
-from nugpt.core.decoder import Decoder
+from nugpt.core.decoder import Decoder, Tail
 from nugpt.core.init import MODELS, gains, initial_value
 from nugpt.core.optim import adam_
 from nugpt.core.rope import rope_angles
@@ -53,17 +53,6 @@ class State:
     grad_norm: Tensor  # (R,) of the last step
     step: int = 0
     logged: int = 0  # steps in loss_sum
-
-
-class _Tail(nn.Module):
-    """What follows the blocks, as a module, so that `functional_call` can be given its parameters."""
-
-    def __init__(self, model: Decoder) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, h_BTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return (self.model.finish(h_BTD), *self.model.head(gains))
 
 
 class Ensemble:
@@ -111,7 +100,7 @@ class Ensemble:
         cast = partial(_cast, self.dtype, self.roles)
         # Functions that know nothing of the ensemble: with a reference back, memory would wait for the collector.
         self._block = compile_(_block_of(self.model, cast))
-        self._ends = compile_(_tail_of(_Tail(self.model), cast))
+        self._ends = compile_(_tail_of(Tail(self.model), cast))
         self._loss = compile_(self.model.loss)
         self._update = compile_(_update_)
 
@@ -272,7 +261,7 @@ def _block_of(model: Decoder, cast: Cast) -> Callable[..., Tensor]:
     return run
 
 
-def _tail_of(tail: _Tail, cast: Cast) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def _tail_of(tail: Tail, cast: Cast) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """What follows the blocks mapped over replicas: last states, unembedding and its scale."""
 
     def run(params: dict[str, Tensor], h_RBTD: Tensor, gains: Any) -> tuple[Tensor, Tensor, Tensor]:
