@@ -146,7 +146,8 @@ def sweep(data: Path, store: Path, steps: int, *more: str) -> list[str]:
     often = ["--validations", "4", "--val-windows", "8", "--log-every", "5", "--checkpoint-every", "50"]
     where = ["--data", str(data), "--store", str(store), "--device", "cpu", "--threads", "1"]
     grid = ["--log2-lr", "-8", "-6", "-4", "--seed", "0", "1", "--extend", "0", "--replicas", "1"]
-    slurm = ["--run", "--executor", "slurm", "--partition", "low", "--cpus-per-task", "2"]
+    # Kept, so that the last weights can be compared to the bit.
+    slurm = ["--run", "--executor", "slurm", "--partition", "low", "--cpus-per-task", "2", "--keep-checkpoints"]
     return ["sweep", "--name", "plan", *shape, *often, *where, *grid, *slurm, "--stale-after", str(STALE_AFTER), *more]
 
 
