@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ class Terminal:
     def __init__(self, *words: str) -> None:
         self.process, self.file = pty.fork()
         if self.process == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job, as the tests may be, ignores it
             known = os.environ | {"TERM": "xterm"}  # what runs the tests may have none: lines are edited otherwise then
             os.execve(sys.executable, [sys.executable, "-m", "nugpt", *words], known)
 
