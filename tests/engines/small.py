@@ -104,3 +104,15 @@ def batches_of(specs: list[RunSpec], dataset: TokenDataset) -> list[tuple[Tensor
     import torch
 
     return list(_batches(specs, dataset, 0, torch.device("cpu")))
+
+
+class Gone(Exception):
+    """Stands for whatever ends a process between two steps."""
+
+
+def gone_at(step: int) -> Progress:
+    def stop(now: int) -> None:
+        if now == step:
+            raise Gone
+
+    return Progress(step=stop)

@@ -165,6 +165,11 @@ def depth_curves(scale_name: str, setting: Setting, tables: Iterable[Parametriza
     )
 
 
+def base_size(scale: Scale) -> Size:
+    """The base's shape and length; at `tiny` the length that its other studies have."""
+    return Size(scale.base_layers, scale.base_heads, fixed_steps(scale) if scale.name == "tiny" else scale.base_steps)
+
+
 def aspect_sizes(scale: Scale, numbers: Iterable[int], tokens: float) -> tuple[Size, ...]:
     """As many layers as heads, steps at so many tokens per parameter."""
     return tuple(Size(n, n, steps_per_parameter(scale, n, n, tokens)) for n in numbers)

@@ -11,7 +11,7 @@ from nugpt.spec.plan import Curve
 from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
-from nugpt.studies.grids import COARSE, HALF, SEEDS, Size, around, curve, expected, fixed_steps
+from nugpt.studies.grids import COARSE, HALF, SEEDS, around, base_size, curve, expected
 
 INPUT_LOG2 = {"paper": (-1, 0, 1), "evidence": (-1, 0, 1), "lab": (-1, 0, 1), "tiny": (0, 1)}
 OUTPUT_LOG2 = {"paper": (-3, -2, -1, 0, 1), "evidence": (-2, -1, 0, 1), "lab": (-2, -1, 0), "tiny": (-2, -1, 0)}
@@ -21,7 +21,7 @@ POINTS = 3  # a multiplier moves the best η little, and the grid extends where 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     """A curve for each pair of multipliers at the base's shape and length."""
     at = scale_named(scale)
-    size = Size(at.base_layers, at.base_heads, fixed_steps(at) if scale == "tiny" else at.base_steps)
+    size = base_size(at)
     return tuple(
         curve(
             at,

@@ -12,7 +12,7 @@ from nugpt.spec.scales import scale_named
 from nugpt.spec.schedule import Schedule
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
-from nugpt.studies.grids import POLICY, SPACING, Size, around, curve, expected, fixed_steps
+from nugpt.studies.grids import POLICY, SPACING, around, base_size, curve, expected
 
 TABLES = (NGPT, NUGPT)
 SHARES = (0.0, 0.05)  # of the run
@@ -23,7 +23,7 @@ QUARTER = 0.25  # octaves: a shift that would not be noticed in use
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     """The base's shape, under nGPT and νGPT, without and with warm-up."""
     at = scale_named(scale)
-    size = Size(at.base_layers, at.base_heads, fixed_steps(at) if scale == "tiny" else at.base_steps)
+    size = base_size(at)
     return tuple(
         curve(
             at,

@@ -15,9 +15,11 @@ import pytest
 import torch
 from tests.engines.small import (
     MODEL,
+    Gone,
     checkpoint_names,
     contents,
     directory_of,
+    gone_at,
     last_tensors,
     make_dataset,
     make_spec,
@@ -39,18 +41,6 @@ from nugpt.store import Store, latest_checkpoint
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
     return make_dataset(tmp_path_factory.mktemp("data"))
-
-
-class Gone(Exception):
-    """Stands for whatever ends a process between two steps."""
-
-
-def gone_at(step: int) -> Progress:
-    def stop(now: int) -> None:
-        if now == step:
-            raise Gone
-
-    return Progress(step=stop)
 
 
 def rows(spec: RunSpec, store: Path, kind: str) -> list[dict[str, Any]]:

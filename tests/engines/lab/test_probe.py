@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engines.small import directory_of, last_tensors, make_dataset, make_spec, result_of, train
+from tests.engines.small import Gone, directory_of, gone_at, last_tensors, make_dataset, make_spec, result_of, train
 
 from nugpt.core.init import gains, initial_value, initial_values
 from nugpt.data import TokenDataset
 from nugpt.engines.lab import Options, execute, probe
 from nugpt.engines.lab.evaluate import ValidationSet
-from nugpt.engines.lab.loop import Progress
 from nugpt.engines.lab.remeasure import ASIDE, remeasure
 from nugpt.measure.decoder import DecoderAlignment
 from nugpt.measure.schedule import default_sampling, measured_steps
@@ -28,18 +27,6 @@ BOTH = ("alignment", "lerp")
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
     return make_dataset(tmp_path_factory.mktemp("data"))
-
-
-class Gone(Exception):
-    """Stands for whatever ends a process between two steps."""
-
-
-def gone_at(step: int) -> Progress:
-    def stop(now: int) -> None:
-        if now == step:
-            raise Gone
-
-    return Progress(step=stop)
 
 
 def measured(spec: RunSpec, store: Path, kind: str = "alignment") -> list[dict[str, Any]]:

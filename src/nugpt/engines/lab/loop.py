@@ -187,7 +187,7 @@ def _train(
     log_every = options.log_every or max(1, spec.steps // 200)
     save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))
     for run in runs:
-        _keep_tokenizer(run.directory, dataset)
+        keep_tokenizer(run.directory, dataset)
     progress.start(state.step, spec.steps)
     clock = saved_at = time.monotonic()
 
@@ -258,7 +258,7 @@ def _current_loss(run: _Run, group: list[_Run]) -> float | None:
     return None if run.ended or not any(run is member for member in group) else run.val_loss
 
 
-def _keep_tokenizer(directory: RunDirectory, dataset: TokenDataset) -> None:
+def keep_tokenizer(directory: RunDirectory, dataset: TokenDataset) -> None:
     """Keep with the run what turns its tokens into text, so that it can be used where the data is not."""
     tokenizer = dataset.tokenizer()
     if tokenizer.text:

@@ -15,7 +15,8 @@ from nugpt.store import Store
 
 LOOK_EVERY = 1.0  # seconds between looks at the claims and for signals
 SAVE_WITHIN = 600.0  # seconds that a run asked to stop has for its checkpoint
-SPEC_FILE, STOP_FILE = "spec.json", "stop"  # of a run's directory; see execute.py
+STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
+SPEC_FILE = "spec.json"  # of a run's directory: what a plan is made of can be trained here too
 
 
 class TitanEngine:

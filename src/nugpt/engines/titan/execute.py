@@ -20,6 +20,7 @@ import torch.distributed as dist
 from nugpt.data import open_dataset
 from nugpt.engines.titan import compat
 from nugpt.engines.titan.agree import agree
+from nugpt.engines.titan.engine import SPEC_FILE, STOP_FILE
 from nugpt.engines.titan.options import TitanOptions, mesh_of
 from nugpt.spec.recipe import load_recipe
 from nugpt.spec.record import RunRecord
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from nugpt.engines.titan.configure import Job
 
 T = TypeVar("T")
-STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
-SPEC_FILE = "spec.json"  # of a run's directory: what a plan is made of can be trained here too
 LOOK_EVERY = 2.0  # seconds between looks for that file
 
 

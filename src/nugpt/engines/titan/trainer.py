@@ -5,7 +5,6 @@ Nothing in a step waits for the device but one read of the step before, so that 
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import signal
@@ -24,11 +23,10 @@ from torchtitan.trainer import Trainer
 
 import nugpt
 from nugpt.core.schedule import multiplier
-from nugpt.data.tokenizer import TOKENIZER_FILE
 from nugpt.engines.lab.device import device_name
 from nugpt.engines.lab.ensemble import DIVERGED_ABOVE, DIVERGED_FOR
 from nugpt.engines.lab.evaluate import ValidationSet
-from nugpt.engines.lab.loop import EMA_BETA, Interrupted, source_hash
+from nugpt.engines.lab.loop import EMA_BETA, Interrupted, keep_tokenizer, source_hash
 from nugpt.engines.titan.configure import Job
 from nugpt.engines.titan.gradients import grad_norm_square, scale_gradients_, sum_vector_gradients_
 from nugpt.engines.titan.model import named_parameters
@@ -107,7 +105,7 @@ class RunTrainer(Trainer):
         save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))
         self.probe = Probe(spec, self.dataloader.dataset, options, self.named, self.device)
         if self.rank0:
-            _keep_tokenizer(self.directory, self.dataloader.dataset)
+            keep_tokenizer(self.directory, self.dataloader.dataset)
         self._start_counting()
         batches, late = self.batch_generator(self.dataloader), _Late(self.device)
         self.clock = self.logged_at = time.monotonic()
@@ -360,15 +358,6 @@ class _Late:
         *asked, died = before[0].tolist()
         signals = [number for number, ranks in zip(STOP_SIGNALS, asked, strict=True) if ranks]
         return (signals[0] if signals else 0), bool(died)
-
-
-def _keep_tokenizer(directory: RunDirectory, dataset: Any) -> None:
-    """Keep with the run what turns its tokens into text, as the lab engine does."""
-    tokenizer = dataset.tokenizer()
-    if tokenizer.text:
-        directory.keep_file(TOKENIZER_FILE, tokenizer.text.encode())
-    about = {"content_hash": dataset.content_hash, "end_of_text": tokenizer.end_of_text, "path": str(dataset.path)}
-    directory.keep_file("data.json", json.dumps(about).encode())
 
 
 def _version(package: str) -> str | None:
