@@ -15,7 +15,7 @@ import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 from tests.engines.small import directory_of, make_dataset, make_spec, train
-from tests.export.small import STEPS, Run, bpe_run, bytes_run, edit_config
+from tests.export.small import STEPS, Run, edit_config
 
 from nugpt.engines.lab import Options, execute
 from nugpt.engines.lab.generate import Sampling, generate, load_trained
@@ -34,25 +34,6 @@ FILES = {
     "tokenizer.json",
     "tokenizer_config.json",
 }
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    return {make.__name__: make(tmp_path_factory.mktemp(make.__name__)) for make in (bytes_run, bpe_run)}
-
-
-@pytest.fixture(scope="module")
-def folders(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("folders")
-    for name, run in runs.items():
-        write_folder(root / name, run.directory, run.checkpoint)
-    return {name: root / name for name in runs}
-
-
-@pytest.fixture
-def folder(folders: dict[str, Path], tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return Path(shutil.copytree(folders["bytes_run"], tmp_path / "folder"))
 
 
 @pytest.mark.parametrize("name", ["bytes_run", "bpe_run"])

@@ -17,14 +17,13 @@ import pytest
 import torch
 from tests.docs.markdown import ROOT, blocks
 from tests.engines.small import make_ensemble
-from tests.export.small import Run, bpe_run, bytes_run, edit_config
+from tests.export.small import Run, edit_config
 from torch import Tensor
 
 from nugpt.core.optim import retract_
 from nugpt.data import open_dataset
 from nugpt.engines.lab.generate import Sampling, Trained, generate
 from nugpt.export.read import import_folder, read_folder
-from nugpt.export.write import write_folder
 from nugpt.spec.roles import NORMALIZED
 
 pytestmark = pytest.mark.hf
@@ -43,27 +42,8 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    return {make.__name__: make(tmp_path_factory.mktemp(make.__name__)) for make in (bytes_run, bpe_run)}
-
-
-@pytest.fixture(scope="module")
 def labs(runs: dict[str, Run]) -> dict[str, Trained]:
     return {name: run.lab() for name, run in runs.items()}
-
-
-@pytest.fixture(scope="module")
-def folders(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("folders")
-    for name, run in runs.items():
-        write_folder(root / name, run.directory, run.checkpoint)
-    return {name: root / name for name in runs}
-
-
-@pytest.fixture
-def folder(folders: dict[str, Path], tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return Path(shutil.copytree(folders["bytes_run"], tmp_path / "folder"))
 
 
 def load(folder: Path, **options: Any) -> Any:
