@@ -17,7 +17,6 @@ from typing import Any
 # Forks of a process that has imported the engine and never used it: a start takes no time, and no thread is copied.
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = ("nugpt.engines.lab", "nugpt.cli.train", "nugpt.cli.progress", "safetensors.torch", "torch._dynamo")
-_SERVER.set_forkserver_preload(list(_PRELOADED))
 
 
 def start(arguments: list[str], log: Path, moment: int | None = None, saves: int | None = None) -> BaseProcess:
@@ -25,6 +24,7 @@ def start(arguments: list[str], log: Path, moment: int | None = None, saves: int
 
     It kills itself at its `moment`-th touch of the store, or when it has saved so many checkpoints.
     """
+    _SERVER.set_forkserver_preload(list(_PRELOADED))  # here, not above: the last file that pytest imports would decide
     process = _SERVER.Process(target=_run, args=(arguments, str(log), moment, saves))
     process.start()
     return process

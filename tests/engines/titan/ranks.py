@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,7 +21,6 @@ from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.engines.titan.preloaded"])
 
 # Two octaves below the best rate of these 20 steps, which is near 2^-2: above it rounding errors grow with the steps.
 LR = 2**-4
@@ -66,7 +66,14 @@ def start(arguments: list[str], ranks: int, log: Path) -> list[BaseProcess]:
 
 def start_rank(arguments: list[str], rank: int, ranks: int, port: int, log: Path) -> BaseProcess:
     """Start one rank of a run."""
-    process = _SERVER.Process(target=_run, args=(arguments, rank, ranks, port, f"{log}.{rank}"))
+    return fork(_run, arguments, rank, ranks, port, f"{log}.{rank}")
+
+
+def fork(target: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process that has imported the engine already."""
+    # Said here and not at the top: pytest imports this file also where torchtitan is not installed.
+    _SERVER.set_forkserver_preload(["tests.engines.titan.preloaded"])
+    process = _SERVER.Process(target=target, args=arguments)
     process.start()
     return process
 
@@ -85,8 +92,7 @@ def run(arguments: list[str], ranks: int, log: Path) -> list[int]:
 
 def command(arguments: list[str], log: Path) -> tuple[int, str, str]:
     """`nugpt ARGUMENTS` in a process of its own: exit status, standard output, standard error."""
-    process = _SERVER.Process(target=_command, args=(arguments, str(log)))
-    process.start()
+    process = fork(_command, arguments, str(log))
     process.join(240)
     assert process.exitcode is not None
     return process.exitcode, *(Path(f"{log}.{name}").read_text(encoding="utf-8") for name in ("out", "err"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.titan.ranks import command
+from tests.engines.titan.ranks import command, fork
 
 from nugpt.spec import preset
 from nugpt.spec.model import parameter_shapes
@@ -129,11 +128,7 @@ def _steps_of_depths(result: str) -> None:
 
 
 def test_a_deep_models_step_follows_from_two_shallow_ones(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("forkserver").Process(
-        target=_steps_of_depths, args=(str(tmp_path / "result"),)
-    )
-    process.start()
-    process.join(200)
+    fork(_steps_of_depths, str(tmp_path / "result")).join(200)
     for kind, (estimated, measured) in json.loads((tmp_path / "result").read_text()).items():
         # Not exact: the allocations of a block do not all live to the same moment.
         assert estimated == pytest.approx(measured, rel=0.03), kind
