@@ -77,6 +77,8 @@ PARTS: Mapping[str, Part] = {
     ),
 }
 
+SLOW_TIMEOUT_S = 900  # three times any other test's: enough on a machine that does something else too
+
 _left_out: Counter[str] = Counter()
 
 
@@ -89,12 +91,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after -m has deselected: what is not wanted is not probed either
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Skip a selected test whose part is absent, with the reason and the way to get it."""
+    """Skip a selected test whose part is absent, with the reason and the way to get it; give the slow ones time."""
     wanted = {name for item in items for name in PARTS if item.get_closest_marker(name)}
     absent = {name: why for name in wanted if (why := PARTS[name].missing()) is not None}
     for item in items:
         for name in (name for name in absent if item.get_closest_marker(name)):
             item.add_marker(pytest.mark.skip(f"{absent[name]}: {PARTS[name].get}, then {PARTS[name].run}"))
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 def pytest_deselected(items: Iterable[pytest.Item]) -> None:
