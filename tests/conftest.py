@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import hypothesis
 import pytest
@@ -77,6 +78,7 @@ PARTS: Mapping[str, Part] = {
     ),
 }
 
+MOST_PROCESSES = 8  # each holds a torch of its own in memory
 SLOW_TIMEOUT_S = 900  # three times any other test's: enough on a machine that does something else too
 
 _left_out: Counter[str] = Counter()
@@ -87,6 +89,14 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = re.search(r"(?<!not )\btriton\b", config.option.markexpr or "")
     if wanted and not os.path.exists("/dev/nvidiactl"):  # torch knows better, but may import Triton
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes that share the tests' files: one per core; none where a test starts many itself or needs a place."""
+    alone = re.search(r"(?<!not )\b(titan|slurm|browser|gpu)\b", config.option.markexpr or "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 0 if alone else min(MOST_PROCESSES, cores)
 
 
 @pytest.hookimpl(trylast=True)  # after -m has deselected: what is not wanted is not probed either
@@ -104,6 +114,18 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 def pytest_deselected(items: Iterable[pytest.Item]) -> None:
     """Count the marked tests that this run leaves out."""
     _left_out.update(name for item in items for name in PARTS if item.get_closest_marker(name))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that shows the results what was left out, where this one has only a share of the tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Hear it: every process has left out the same."""
+    _left_out.update(Counter(getattr(node, "workeroutput", {}).get("left_out", {})) - _left_out)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
