@@ -69,6 +69,15 @@ def _set_device(device_type: str) -> None:
     tools.device_module = _cpu_module() if device_type == "cpu" else torch.cuda
 
 
+def keep_head_gathered(model: Any) -> None:
+    """torch 2.11's FSDP2 does not know that of modules sharded together one may run later, as TorchTitan's chunked loss
+    runs a Llama's head: it frees the norm's weights too before they have had their backward pass. Until torch 2.13.
+    """
+    state = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_state").FSDPState
+    if not hasattr(state, "_force_complete_incomplete_states"):
+        _set(model.lm_head, "reshard", _answering(None))  # the end of the backward pass frees them anyway
+
+
 def _cpu_module() -> types.ModuleType:
     """torch.cpu with the few functions of torch.cuda that torchtitan calls on it."""
     module = types.ModuleType("nugpt_cpu_device")

@@ -11,8 +11,9 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -154,6 +155,7 @@ def llama_step(bench: Bench) -> Step:
             debug=DebugConfig(seed=0, enable_structured_logging=False),
             hf_assets_path=".",
         ).build()
+    compat.keep_head_gathered(trainer.model_parts[0])
     trainer.step = 2  # not the first, which it logs
     batches = trainer.batch_generator(trainer.dataloader)
     return lambda: trainer.train_step(batches)
@@ -167,33 +169,47 @@ def plain_lab_step(bench: Bench) -> Step:
 STEPS: dict[str, Callable[[Bench], Step]] = {
     "titan": titan_step,
     "lab": lab_step,
-    "lab-plain": plain_lab_step,
     "llama": llama_step,
+    "lab-plain": plain_lab_step,
 }
 
 
 def measure(bench: Bench, names: list[str], steps: int, rounds: int) -> dict[str, Any]:
-    """Median tokens per second of each over its rounds, and the most memory that it took."""
-    per_step, found = bench.spec.batch * bench.spec.model.seq_len, {}
+    """What each was found to do; one that fails is named as failed and leaves the others their turn."""
+    found = {}
     for name in names:  # one at a time in memory: the rounds of each follow one another
         _reset(bench.device)
-        step = STEPS[name](bench)
-        for _ in range(3):
-            step()
-        rates = []
-        for _ in range(rounds):
-            _synchronize(bench.device)
-            start = time.perf_counter()
-            for _ in range(steps):
-                step()
-            _synchronize(bench.device)
-            rates.append(steps * per_step / (time.perf_counter() - start))
-        cuda = bench.device.type == "cuda"
-        peak = torch.cuda.max_memory_allocated(bench.device) if cuda else None
-        found[name] = {"tokens_per_s": median(rates), "rounds": rates, "peak_memory_bytes": peak}
-        del step
-        print(f"{name}: {found[name]['tokens_per_s']:,.0f} tokens/s", file=sys.stderr, flush=True)
+        begun = time.perf_counter()
+        try:
+            found[name] = _measured(STEPS[name](bench), bench, steps, rounds, begun)
+            print(f"{name}: {_in_words(found[name])}", file=sys.stderr, flush=True)
+        except Exception as error:  # whatever a library raises: the reason is shown, and the exit status says so
+            traceback.print_exc()
+            found[name] = {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
+        _reset(bench.device)
     return found
+
+
+def _measured(step: Step, bench: Bench, steps: int, rounds: int, begun: float) -> dict[str, Any]:
+    """Median tokens per second over the rounds, the most memory taken, and what building and the first steps took."""
+    for _ in range(3):
+        step()
+    _synchronize(bench.device)
+    ready, rates = time.perf_counter() - begun, []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        _synchronize(bench.device)
+        rates.append(steps * bench.spec.batch * bench.spec.model.seq_len / (time.perf_counter() - start))
+    peak = torch.cuda.max_memory_allocated(bench.device) if bench.device.type == "cuda" else None
+    return {"tokens_per_s": median(rates), "rounds": rates, "peak_memory_bytes": peak, "ready_s": ready}
+
+
+def _in_words(found: dict[str, Any]) -> str:
+    peak = found["peak_memory_bytes"]
+    memory = "" if peak is None else f", {peak / 2**30:.1f} GiB at most"
+    return f"{found['tokens_per_s']:,.0f} tokens/s{memory}, ready after {found['ready_s']:.0f} s"
 
 
 def _loader(bench: Bench, targets: bool = True) -> Any:
@@ -240,6 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and print JSON."""
     parser = argparse.ArgumentParser(prog="nugpt.engines.titan.speed", description=__doc__)
     parser.add_argument("--preset", default="paper-l12h12", help="the model's shape and its scale's batch")
+    parser.add_argument("--batch", type=int, help="sequences per step; by default the scale's")
     parser.add_argument("--micro-batch", type=int, default=8, help="sequences per forward and backward")
     parser.add_argument("--steps", type=int, default=10, help="steps per round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -254,8 +271,10 @@ def main(arguments: list[str] | None = None) -> int:
     kind = options.device_type()
     scale, model = preset(given.preset)
     precision = "bfloat16" if kind == "cuda" else "float32"
-    table = parametrization("nugpt")
-    spec = RunSpec(model, table, scale.base, 2**-7, 80_000, scale.batch, NO_DATA, precision=precision)
+    scale = replace(scale, batch=given.batch or scale.batch)  # the base's too, so that no learning rate depends on it
+    spec = RunSpec(
+        model, parametrization("nugpt"), scale.base, 2**-7, 80_000, scale.batch, NO_DATA, precision=precision
+    )
     compat.prepare(kind)
     quiet()
     join(Request(Path(), Path(), Path(), options), 1)
@@ -265,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
     about = {"preset": given.preset, "batch": spec.batch, "micro_batch": given.micro_batch, "precision": precision}
     print(json.dumps(about | {"device": device, "torch": torch.__version__, "found": found}, indent=1))
     torch.distributed.destroy_process_group()
-    return 0
+    return 1 if any("failed" in one for one in found.values()) else 0
 
 
 if __name__ == "__main__":
