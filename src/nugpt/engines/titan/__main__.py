@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nugpt.engines.lab.loop import Interrupted
-from nugpt.engines.lab.options import MEASURES
+from nugpt.engines.lab.options import KERNELS, MEASURES
 from nugpt.engines.titan.agree import Refused, complain, is_first, refuse_alike
 from nugpt.engines.titan.execute import Request, execute
 from nugpt.engines.titan.options import ACTIVATIONS, RESHARD, TitanOptions
@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add("replicate", "groups of ranks with a whole model each", type=int, default=defaults.replicate)
     add("micro_batch", "sequences of a rank per forward and backward", type=int)
     add("activations", f"what the backward pass computes again: {', '.join(ACTIVATIONS)}", default=defaults.activations)
+    add("kernels", f"{', '.join(KERNELS)}: fused where a GPU, Triton and no --tp are", default=defaults.kernels)
     add("compile", "compile the blocks; by default on a GPU only", action=argparse.BooleanOptionalAction)
     add("reshard", f"drop gathered weights after the forward pass: {', '.join(RESHARD)}", default=defaults.reshard)
     add("attention", "the attention's implementation", default=defaults.attention)

@@ -34,9 +34,15 @@ class Job:
     device_type: str
 
     @property
+    def kernels(self) -> str:
+        """fused or plain."""
+        return self.options.kernels_for(self.spec, self.device_type)
+
+    @property
     def compiles(self) -> bool:
-        """Whether to compile: as asked, else on a GPU only."""
-        return self.device_type == "cuda" if self.options.compile is None else self.options.compile
+        """Whether to compile: as asked, else on a GPU only; fused kernels need it not."""
+        asked = self.device_type == "cuda" if self.options.compile is None else self.options.compile
+        return asked and self.kernels == "plain"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for logs."""
@@ -47,7 +53,7 @@ def settings(job: Job) -> dict[str, Any]:
     """The fields of a `Trainer.Config` for this job."""
     spec, options, mesh = job.spec, job.options, job.mesh
     return {
-        "model_spec": model_spec(spec, options),
+        "model_spec": model_spec(spec, options, job.kernels),
         "dump_folder": str(job.directory),
         "loss": TokenLosses.Config(),
         "tokenizer": NoTokenizer.Config(),
@@ -93,12 +99,12 @@ def parallelism(options: TitanOptions, mesh: Mesh) -> ParallelismConfig:
     )
 
 
-def model_spec(spec: RunSpec, options: TitanOptions) -> ModelSpec:
+def model_spec(spec: RunSpec, options: TitanOptions, kernels: str = "plain") -> ModelSpec:
     """The model, how it is spread, and what happens after every optimizer step."""
     return ModelSpec(
         name="nugpt",
         flavor=spec.hash,
-        model=model_config(spec, options.attention, options.loss),
+        model=model_config(spec, options.attention, options.loss, kernels),
         parallelize_fn=parallelize,
         pipelining_fn=None,
         post_optimizer_build_fn=_retract_after_steps,

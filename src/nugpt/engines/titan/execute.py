@@ -76,6 +76,7 @@ def _job(request: Request, rank: int, world: int) -> Job:
     compat.prepare(device_type)
     spec = read_run(request)
     mesh = mesh_of(spec, request.options, world)
+    request.options.kernels_for(spec, device_type)
     # Rank 0 reads all of the data against its checksums, every other rank makes sure that it sees the files.
     spec = with_data(spec, request.data, check="auto" if rank == 0 else "sizes")
     from nugpt.engines.titan.configure import Job

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
+from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.protocols.model import BaseModel
 from torchtitan.protocols.module import Module
 
@@ -92,12 +93,12 @@ class Unembedding(Matrix):
     loss: Any
     tp_group: Any
 
-    def forward(self, h_MD: Tensor, scale_V: Tensor, targets_M: Tensor) -> Tensor:  # type: ignore[override]
-        """The loss of every token."""
+    def forward(self, h_MD: Tensor, *scale: Tensor, targets_M: Tensor) -> Tensor:  # type: ignore[override]
+        """The loss of every token; `scale` is that of each logit, or for a fused loss its two factors."""
         weight = self.weight
         if not isinstance(weight, DTensor):
-            return self.loss(h_MD, weight, scale_V, targets_M)
-        own = _own_rows(weight)
+            return self.loss(h_MD, weight, *scale, targets_M)
+        own, (scale_V,) = _own_rows(weight), scale
         if scale_V.shape[0] != own.shape[0]:  # one number for all: this rank needs as many as it has rows
             scale_V = scale_V[: own.shape[0]]
         return spread_loss(h_MD, own, scale_V, targets_M, self.tp_group)
@@ -130,6 +131,7 @@ class _Config(BaseModel.Config):
     spec: RunSpec
     attention: str = "folded"
     loss: str = "chunked"
+    kernels: str = "plain"
 
     def update_from_config(self, *, config: Any, **_: Any) -> None:
         """Nothing of the trainer's configuration changes the model."""
@@ -140,15 +142,17 @@ class _Config(BaseModel.Config):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for logs."""
-        return {"spec": self.spec.to_dict(), "attention": self.attention, "loss": self.loss}
+        return {"spec": self.spec.to_dict(), "attention": self.attention, "loss": self.loss, "kernels": self.kernels}
 
 
 class TitanModel(BaseModel, Decoder):
     """What the two architectures share: construction, initial values, and a forward that ends with the loss."""
 
+    fused = False
     spec: RunSpec
     gains: Any
     E_out: Any
+    s_z: Any
 
     def _adopt(self, config: Any) -> None:
         """Give every submodule the protocol's class; names, shapes and forwards stay ours."""
@@ -172,10 +176,13 @@ class TitanModel(BaseModel, Decoder):
         self.gains = gains(self, resolved, device)
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:  # type: ignore[override]
-        """The loss of every token, (B·T)."""
+        """The loss of every token, (B·T); by fused kernels in training their sum, (1,)."""
+        if self.fused:
+            low_MD = fused_kernels().hidden_states(self, tokens_BT, TORCH_DTYPE_MAP[self.spec.precision])
+            return self.E_out(low_MD, self.s_z.stored, self.gains.s_z, targets_M=targets_BT.flatten())
         h_BTD = Decoder.forward(self, tokens_BT, self.gains)
         _, scale_V = self.head(self.gains)
-        return self.E_out(h_BTD.flatten(0, 1), scale_V, targets_BT.flatten())
+        return self.E_out(h_BTD.flatten(0, 1), scale_V, targets_M=targets_BT.flatten())
 
 
 class TitanTransformer(TitanModel, Transformer):
@@ -187,6 +194,11 @@ class TitanTransformer(TitanModel, Transformer):
 
     def __init__(self, config: Any) -> None:
         Transformer.__init__(self, config.spec.model, config.attention, config.loss)
+        self.fused = config.kernels == "fused"
+        if self.fused:
+            self.loss = fused_kernels().loss
+            for block in self.blocks:
+                block.__class__ = fused_kernels().FusedBlock
         self._adopt(config)
 
 
@@ -202,7 +214,15 @@ class TitanBaseline(TitanModel, Baseline):
         self._adopt(config)
 
 
-def model_config(spec: RunSpec, attention: str, loss: str) -> Any:
+def fused_kernels() -> Any:
+    """The module that needs Triton, imported where it is used."""
+    from nugpt.engines.titan import fused
+
+    return fused
+
+
+def model_config(spec: RunSpec, attention: str, loss: str, kernels: str = "plain") -> Any:
     """What TorchTitan builds this run's model from."""
     kind = TitanTransformer if spec.model.architecture == "normalized" else TitanBaseline
-    return kind.Config(spec=spec, attention=attention, loss=loss)
+    assert kernels == "plain" or kind is TitanTransformer
+    return kind.Config(spec=spec, attention=attention, loss=loss, kernels=kernels)

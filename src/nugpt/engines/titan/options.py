@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nugpt.engines.lab.options import MEASURES
+from nugpt.engines.lab.options import KERNELS, MEASURES, why_not_fused
 from nugpt.kernels.attention import attention_named
 from nugpt.kernels.cross_entropy import loss_named
 from nugpt.spec.run import RunSpec
@@ -32,7 +32,8 @@ class TitanOptions:
     replicate: int = 1  # groups of ranks with a whole model each; all other ranks share one by FSDP2
     micro_batch: int | None = None  # sequences of a rank per forward and backward; None: all of its batch at once
     activations: str = "none"  # what the backward pass computes again: none, selective, full
-    compile: bool | None = None  # None: on a GPU only
+    kernels: str = "auto"  # auto: fused on a GPU that Triton can compile for, without tensor parallelism; else plain
+    compile: bool | None = None  # of the plain functions; None: on a GPU only
     reshard: str = "default"  # whether gathered weights are dropped between forward and backward
     attention: str = "folded"
     loss: str = "chunked"
@@ -49,6 +50,8 @@ class TitanOptions:
         loss_named(self.loss)
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device is {self.device!r}, but must be auto, cpu or cuda: a rank's number says which")
+        if self.kernels not in KERNELS:
+            raise ValueError(f"kernels is {self.kernels!r}, but must be one of {', '.join(KERNELS)}")
         if self.activations not in ACTIVATIONS:
             raise ValueError(f"activations is {self.activations!r}, but must be one of {', '.join(ACTIVATIONS)}")
         if self.reshard not in RESHARD:
@@ -71,6 +74,26 @@ class TitanOptions:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is 'cuda', but no CUDA device is visible")
         return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+    def kernels_for(self, spec: RunSpec, device_type: str) -> str:
+        """`fused` or `plain`: as asked, else fused where there are a GPU, Triton, whole matrices and kernels."""
+        if self.kernels == "plain" or (self.kernels == "auto" and (device_type != "cuda" or self.compile is not None)):
+            return "plain"
+        reason = self._why_not_fused(spec, device_type)
+        if self.kernels == "fused" and reason:
+            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
+        return "plain" if reason else "fused"
+
+    def _why_not_fused(self, spec: RunSpec, device_type: str) -> str | None:
+        import torch
+
+        if spec.model.architecture != "normalized":
+            return f"here there are no fused kernels for {spec.model.architecture!r}"
+        if self.tp > 1:
+            return f"tp is {self.tp}, and they need whole matrices"
+        if self.compile:
+            return "compile is asked for, and they are not compiled"
+        return why_not_fused(spec.model.architecture, torch.device(device_type))
 
 
 @dataclass(frozen=True)

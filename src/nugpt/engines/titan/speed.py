@@ -68,6 +68,11 @@ def titan_step(bench: Bench) -> Step:
     return step
 
 
+def plain_titan_step(bench: Bench) -> Step:
+    """A step of this engine by the plain functions, compiled on a GPU."""
+    return titan_step(replace(bench, options=replace(bench.options, kernels="plain")))
+
+
 def lab_step(bench: Bench, kernels: str = "auto") -> Step:
     """A step of the lab engine with one replica, by the kernels that it would choose here."""
     from nugpt.engines.lab import Options
@@ -170,6 +175,7 @@ STEPS: dict[str, Callable[[Bench], Step]] = {
     "titan": titan_step,
     "lab": lab_step,
     "llama": llama_step,
+    "titan-plain": plain_titan_step,
     "lab-plain": plain_lab_step,
 }
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed import ParallelDims
 from torchtitan.trainer import Trainer
 
@@ -29,7 +30,7 @@ from nugpt.engines.lab.evaluate import ValidationSet
 from nugpt.engines.lab.loop import EMA_BETA, Interrupted, keep_tokenizer, source_hash
 from nugpt.engines.titan.configure import Job
 from nugpt.engines.titan.gradients import grad_norm_square, scale_gradients_, sum_vector_gradients_
-from nugpt.engines.titan.model import named_parameters
+from nugpt.engines.titan.model import fused_kernels, named_parameters
 from nugpt.engines.titan.probe import Probe
 from nugpt.engines.titan.sphere import norm_error
 from nugpt.engines.titan.validate import validate
@@ -304,6 +305,13 @@ class RunTrainer(Trainer):
             carried_by=self._carried_by(),
         )
 
+    def _attention(self) -> str:
+        """The implementation of attention: as asked for, or what the fused kernels measured to be fastest."""
+        if self.job.kernels == "plain":
+            return self.job.options.attention
+        precision = TORCH_DTYPE_MAP[self.spec.precision]
+        return str(fused_kernels().attention_kernel(self.spec.model, self.job.mesh.micro_batch, precision, self.device))
+
     def _carried_by(self) -> dict[str, Any]:
         job, options, mesh, cuda = self.job, self.job.options, self.job.mesh, self.device.type == "cuda"
         return {
@@ -318,9 +326,9 @@ class RunTrainer(Trainer):
             "ranks": mesh.world,
             "mesh": {"replicate": mesh.replicate, "shard": mesh.shard, "tp": mesh.tp},
             "compile": job.compiles,
-            "kernels": "plain",
-            "attention": options.attention,
-            "loss": options.loss,
+            "kernels": job.kernels,
+            "attention": self._attention(),
+            "loss": options.loss if job.kernels == "plain" else "fused",
             "micro_batch": mesh.micro_batch,
             "activations": options.activations,
             "replicas": 1,
