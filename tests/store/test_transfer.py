@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -335,9 +336,15 @@ def test_prune_drops_checkpoints_of_ended_runs_and_nothing_else(filled: Store) -
     begun = runs[make_spec(seed=99).hash]
     (begun.checkpoints / "step-000000003").mkdir(parents=True)
     before = files(filled.root)
-    assert prune(filled, frozenset([kept.path.name])) == 4 * len(b"weights")
+    for run in (kept, runs[ended[2]], begun):
+        (run.distributed / "step-3").mkdir(parents=True)
+        (run.distributed / "step-3" / "__0_0.distcp").write_bytes(b"many")
+    assert prune(filled, frozenset([kept.path.name])) == 4 * len(b"weights") + len(b"many")
     for run in runs.values():
         assert run.checkpoints.exists() == (run.path in (stopped.path, kept.path, begun.path))
+        assert run.distributed.exists() == (run.path in (kept.path, begun.path))
+    for run in (kept, begun):
+        shutil.rmtree(run.distributed)
     after = files(filled.root)
     assert after == {name: content for name, content in before.items() if name in after}
     assert {name.split("/")[-1] for name in set(before) - set(after)} == {"model.safetensors"}

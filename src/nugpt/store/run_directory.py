@@ -17,6 +17,7 @@ from nugpt.store.atomic import read_json, write_bytes, write_json
 from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
+DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
 
 
 class Store:
@@ -54,6 +55,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
+        self.distributed = path / DISTRIBUTED
         self.metrics = path / "metrics.jsonl"
 
     def create(self, spec: RunSpec) -> None:
@@ -101,9 +103,11 @@ class RunDirectory:
         return max(steps_in(self.checkpoints), default=-1)
 
     def drop_checkpoints(self) -> int:
-        """Remove the run's checkpoints and return the bytes won."""
-        won = sum(path.stat().st_size for path in self.checkpoints.rglob("*") if path.is_file())
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        """Remove the run's checkpoints, distributed ones too, and return the bytes won."""
+        won = 0
+        for folder in (self.checkpoints, self.distributed):
+            won += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            shutil.rmtree(folder, ignore_errors=True)
         return won
 
     def add_failure(self, error: str, trace: str) -> None:

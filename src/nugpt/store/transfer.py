@@ -289,7 +289,6 @@ def prune(store: Store, keep: frozenset[str] = frozenset(), only: frozenset[str]
     for run in store.runs():
         if run.path.name in keep or (only is not None and run.path.name not in only):
             continue
-        if not run.has_ended(("done", "diverged")) or not run.checkpoints.is_dir():
-            continue
-        won += run.drop_checkpoints()
+        if run.has_ended(("done", "diverged")):
+            won += run.drop_checkpoints()
     return won

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from nugpt.engines.titan.dcp import METADATA_FILE, by_step, load_tensors, read_metadata, read_state, save_tensors
+from nugpt.engines.titan.sums import SUMS_FILE, check_sums, own_files, sums_of, write_sums
 
 TENSORS = {"E_in.weight": torch.randn(6, 4), "optimizer.state.E_in.weight.exp_avg": torch.randn(6, 4).bfloat16()}
 
@@ -170,3 +172,51 @@ def test_attributes_of_anything_else_are_not_looked_up(member: OldMember, checkp
     (checkpoint / METADATA_FILE).write_bytes(pickle.dumps(member))
     with pytest.raises(ValueError, match="no checkpoint of ours holds"):
         read_metadata(checkpoint)
+
+
+def with_sums(checkpoint: Path) -> Path:
+    write_sums(checkpoint, [sums_of(own_files(checkpoint, 0))])
+    return checkpoint
+
+
+def test_sums_are_of_every_file_and_pass(checkpoint: Path) -> None:
+    (checkpoint / "__1_0.distcp").write_bytes(b"another rank's")
+    own, others = (sums_of(own_files(checkpoint, rank)) for rank in (0, 1))
+    assert (own.keys(), others.keys()) == ({METADATA_FILE, "__0_0.distcp"}, {"__1_0.distcp"})
+    assert others["__1_0.distcp"] == {"bytes": 14, "sha256": hashlib.sha256(b"another rank's").hexdigest()}
+    check_sums(checkpoint)  # without sums, as before there were any
+    write_sums(checkpoint, [own, others])
+    check_sums(checkpoint)
+    assert {path.name for path in own_files(checkpoint, 0)} == own.keys()  # not the sums themselves
+
+
+@pytest.mark.parametrize("file", ["__0_0.distcp", METADATA_FILE])
+def test_a_flipped_bit_is_noticed_by_the_process_that_reads_the_file(file: str, checkpoint: Path) -> None:
+    path = with_sums(checkpoint) / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{file} does not match its checksum"):
+        check_sums(checkpoint)
+    wrong = []
+    for part in range(2):
+        try:
+            check_sums(checkpoint, part, 2)
+        except ValueError:
+            wrong.append(part)
+    assert len(wrong) == 1
+
+
+def test_lost_and_shortened_files_are_noticed_by_all(checkpoint: Path) -> None:
+    path = with_sums(checkpoint) / "__0_0.distcp"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:100])
+    for part in range(3):
+        with pytest.raises(ValueError, match=rf"__0_0\.distcp has 100 bytes, but was written with {size}"):
+            check_sums(checkpoint, part, 3)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"step-3 lacks __0_0\.distcp"):
+        check_sums(checkpoint)
+    (checkpoint / SUMS_FILE).write_text("[]")
+    with pytest.raises(ValueError, match="holds no checksums"):
+        check_sums(checkpoint)

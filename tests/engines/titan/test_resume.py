@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -115,23 +114,58 @@ def test_a_finished_run_is_not_run_again(spec: RunSpec, place: Place) -> None:
     assert said(place.root / "again", 2)[0].startswith("validation loss")
 
 
-@pytest.mark.parametrize("file", ["__1_0.distcp", ".metadata", "nugpt.json"])
-def test_a_spoiled_checkpoint_is_one_line(file: str, spec: RunSpec, whole: RunDirectory, place: Place) -> None:
+def cut(path: Path) -> None:
+    os.truncate(path, 40)
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle: of a tensor's, where the file has tensors."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "file"),
+    [(cut, "__1_0.distcp"), (flip, "__1_0.distcp"), (cut, ".metadata"), (cut, "nugpt.json")],
+    ids=["tensors cut", "a bit flipped", "metadata cut", "state cut"],
+)
+def test_a_spoiled_checkpoint_is_passed_over(
+    spoil: Callable[[Path], None], file: str, spec: RunSpec, whole: RunDirectory, place: Place
+) -> None:
     directory = place.directory(spec, "runs")
     assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
     half_done(directory)
     newest = directory.path / "dcp" / f"step-{STEPS}"
-    os.truncate(newest / file, 40)
+    spoil(newest / file)
+    assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [0, 0]
+    first, second = said(place.root / "again", 2)
+    (line,) = (line for line in first.splitlines() if line.startswith("nugpt:"))
+    assert line.startswith("nugpt: warning: ")
+    assert newest.name in line
+    assert line.endswith("going back to the checkpoint before it")
+    assert "step 17/" in first
+    assert "step 16/" not in first
+    assert second == ""
+    assert_same(directory, whole)
+
+
+def test_where_all_checkpoints_are_spoiled_the_run_is_refused(spec: RunSpec, place: Place) -> None:
+    directory = place.directory(spec, "runs")
+    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+    half_done(directory)
+    saved = sorted((directory.path / "dcp").iterdir())
+    for checkpoint in saved:
+        cut(checkpoint / "__0_0.distcp")
+    metrics = directory.metrics.read_bytes()
     assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [2, 2]
     first, second = said(place.root / "again", 2)
-    assert first.startswith("nugpt: error: ")
-    assert first.count("\n") == 1
-    assert newest.name in first
+    lines = first.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["warning", "error"]
+    assert lines[1].endswith(f"no other is left: remove {directory.path / 'dcp'} to begin anew")
     assert second == ""
-    shutil.rmtree(newest)
-    assert run(place.arguments(spec, "runs"), 2, place.root / "without") == [0, 0]
-    assert "step 17/" in said(place.root / "without", 2)[0]
-    assert_same(directory, whole)
+    assert sorted((directory.path / "dcp").iterdir()) == saved
+    assert directory.metrics.read_bytes() == metrics
 
 
 def half_done(directory: RunDirectory) -> None:

@@ -27,17 +27,26 @@ def complain(problem: object) -> None:
         print(f"nugpt: error: {' '.join(str(problem).split())}", file=sys.stderr, flush=True)
 
 
-def agree(problem: str | None) -> None:
-    """Go on only if no rank has a problem; rank 0 says the first of them."""
+def warn(problem: object) -> None:
+    """One line of rank 0's about what does not stop the run."""
+    if is_first():
+        print(f"nugpt: warning: {' '.join(str(problem).split())}", file=sys.stderr, flush=True)
+
+
+def first_problem(problem: str | None) -> str | None:
+    """The first rank's problem, on every rank, or none when no rank has one."""
     problems: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(problems, problem)
-    found = [(rank, text) for rank, text in enumerate(problems) if text is not None]
-    if not found:
-        return
-    rank, text = found[0]
-    complain(text if rank == 0 else f"rank {rank}: {text}")
-    dist.barrier()
-    raise Refused
+    found = [text if rank == 0 else f"rank {rank}: {text}" for rank, text in enumerate(problems) if text is not None]
+    return found[0] if found else None
+
+
+def agree(problem: str | None) -> None:
+    """Go on only if no rank has a problem; rank 0 says the first of them."""
+    if (found := first_problem(problem)) is not None:
+        complain(found)
+        dist.barrier()
+        raise Refused
 
 
 def refuse_alike(problem: object) -> None:

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torchtitan.components.checkpointer import MODEL, OPTIMIZER, AsyncMode, CheckpointManager
 
-from nugpt.engines.titan.agree import agree
+from nugpt.engines.titan.agree import agree, first_problem, warn
 from nugpt.engines.titan.dcp import (
     METADATA_FILE,
     STATE_FILE,
@@ -23,6 +23,7 @@ from nugpt.engines.titan.dcp import (
     read_state,
     reason,
 )
+from nugpt.engines.titan.sums import check_sums, own_files, sums_of, write_sums
 from nugpt.store.atomic import write_json
 
 GROUPS = "param_groups."  # how TorchTitan names what is no tensor of an optimizer's state
@@ -55,31 +56,49 @@ class Checkpoints(CheckpointManager):
         # The batch and the learning rate follow from the step: neither the loader nor the schedule has a state.
         self.states = {MODEL: self.states[MODEL], OPTIMIZER: _OptimizerTensors(self.states[OPTIMIZER])}
 
-    def newest(self) -> Path | None:
-        """The newest whole checkpoint, as rank 0 sees it."""
-        found = by_step(Path(self.folder))
-        box = [str(found[-1]) if found and dist.get_rank() == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-        return None if box[0] is None else Path(box[0])
+    def restore(self, spec: str) -> dict[str, Any] | None:
+        """Load the newest whole checkpoint, whatever mesh it was written on, and return its small state; none at first.
 
-    def restore(self, directory: Path, spec: str) -> dict[str, Any]:
-        """Load this checkpoint, whatever mesh it was written on, and return its small state; all ranks or none."""
+        A spoiled one is passed over for the one before it, with a line that says so; all ranks take the same. Where all
+        are spoiled the run is refused: from its beginning it starts only when they have been put away.
+        """
+        box = [[str(path) for path in by_step(Path(self.folder))]]
+        dist.broadcast_object_list(box, src=0)  # as rank 0 sees them
+        problems: list[str] = []
+        for directory in map(Path, reversed(box[0])):
+            small, problem = self._restored(directory, spec)
+            if problem is None:
+                if problems and dist.get_rank() == 0:  # what the run saves next must be its own
+                    for later in by_step(Path(self.folder)):
+                        if _step(later) > _step(directory):
+                            _drop(later)
+                return small
+            problems.append(problem)
+            if len(problems) < len(box[0]):
+                warn(f"{problem}; going back to the checkpoint before it")
+        agree(f"{problems[-1]}; no other is left: remove {self.folder} to begin anew" if problems else None)
+        return None
+
+    def _restored(self, directory: Path, spec: str) -> tuple[dict[str, Any], str | None]:
+        """A checkpoint's small state once its tensors are loaded, or what is wrong with it: the same on all ranks."""
         small: dict[str, Any] = {}
         problem: str | None = None
         try:
+            check_sums(directory, dist.get_rank(), dist.get_world_size())
             small = read_state(directory)
             read_metadata(directory)
             if small.get("spec") != spec:
                 raise ValueError(f"checkpoint {directory} is of run {small.get('spec')!r}, but this is {spec}")
         except (ValueError, OSError) as error:
             problem = str(error)
-        agree(problem)
-        try:
-            self.dcp_load(self._flattened_model_states_sd(), str(directory), False, False)
-        except CheckpointException as error:  # which every rank gets when one of them cannot read its part
-            problem = f"checkpoint {directory} cannot be read: {reason(error)}; without it the one before is taken"
-        agree(problem)
-        return small
+        problem = first_problem(problem)
+        if problem is None:
+            try:
+                self.dcp_load(self._flattened_model_states_sd(), str(directory), False, False)
+            except CheckpointException as error:  # which every rank gets when one of them cannot read its part
+                problem = f"checkpoint {directory} cannot be read: {reason(error)}"
+            problem = first_problem(problem)
+        return small, problem
 
     def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
         """As TorchTitan's, but nothing is unpickled that could be code."""
@@ -95,10 +114,21 @@ class Checkpoints(CheckpointManager):
             write_json(directory / STATE_FILE, {"step": step, **small})
         dist.barrier()
         self.dcp_save(self._flattened_model_states_sd(), str(directory), AsyncMode.DISABLED)
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, sums_of(own_files(directory, dist.get_rank())))
         if dist.get_rank() == 0:
+            write_sums(directory, parts)
             kept = {path.name for path in by_step(Path(self.folder))[-keep:]}
             for path in Path(self.folder).glob("step-*"):
                 if path.name not in kept:
-                    # Without its metadata it is none, even if we are killed before the rest is gone.
-                    (path / METADATA_FILE).unlink(missing_ok=True)
-                    shutil.rmtree(path, ignore_errors=True)
+                    _drop(path)
+
+
+def _step(directory: Path) -> int:
+    return int(directory.name.removeprefix("step-"))
+
+
+def _drop(directory: Path) -> None:
+    """Without its metadata it is none, even if we are killed before the rest is gone."""
+    (directory / METADATA_FILE).unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,14 +1,17 @@
 """What TorchTitan 0.3.0 needs that a torch, a CPU or a bare GPU node lacks: each shim with its reason and its end.
 
-`prepare` comes before any import of torchtitan, which binds its device and some names of torch when it is imported.
+`prepare` comes before any import of torchtitan, which binds its device and some names of torch when it is imported; the
+other shims are for a process or a model that is there already.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 import types
+import warnings
 from typing import Any
 
 import torch
@@ -67,6 +70,32 @@ def _set_device(device_type: str) -> None:
     assert not taken, f"{taken[0]} was imported before the device was chosen"
     tools.device_type = device_type
     tools.device_module = _cpu_module() if device_type == "cpu" else torch.cuda
+
+
+def quiet() -> None:
+    """TorchTitan's lines and two warnings of torch are about what we do not use. Until TorchTitan says less."""
+    for theirs in (
+        "DTensor random operators",  # initial values come from our generators
+        "DTensor manual_seed",
+        "To get the last learning rate",  # TorchTitan's way to take the schedule up again
+    ):
+        warnings.filterwarnings("ignore", message=theirs)
+    logging.getLogger().setLevel(logging.WARNING)  # the logger that TorchTitan uses
+    logging.getLogger().addFilter(_matters)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """Whether a line of theirs is more than a guess at the device's peak FLOP/s, which nothing here reports."""
+    return not record.getMessage().startswith(("Error running lspci", "Peak flops undefined"))
+
+
+def sum_gradients_unscaled(model: torch.nn.Module) -> None:
+    """gloo cannot scale within a sum, as FSDP2 asks of it on a CPU. Until torch asks it for a plain sum by itself."""
+    tools: Any = importlib.import_module("torchtitan.tools.utils")
+    if tools.device_type == "cpu":
+        for module in model.modules():
+            if isinstance(module, torch.distributed.fsdp.FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
 
 
 def keep_head_gathered(model: Any) -> None:

@@ -23,6 +23,7 @@ from nugpt.engines.titan.dcp import (
     read_state,
     save_tensors,
 )
+from nugpt.engines.titan.sums import check_sums, own_files, sums_of, write_sums
 from nugpt.spec.model import parameter_shapes
 from nugpt.store import Checkpoint, RunDirectory, latest_checkpoint, load_checkpoint, save_checkpoint
 from nugpt.store.atomic import write_json
@@ -34,6 +35,7 @@ CARRIED = ("ema", "wall_s", "measured_s", "train_loss", "val_loss")
 def to_safetensors(run: RunDirectory, step: int | None = None, weights_only: bool = False) -> Path:
     """Write a distributed checkpoint (the newest, or of this step) as the store's own; all that was there stays."""
     spec, source = run.spec(), _distributed(run, step)
+    check_sums(source)
     small = read_state(source)
     if small.get("spec") != spec.hash or not isinstance(small.get("course"), dict):
         raise ValueError(f"checkpoint {source} is of run {small.get('spec')!r}, but this run is {spec.hash}")
@@ -66,6 +68,7 @@ def to_distributed(run: RunDirectory, step: int | None = None) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     write_json(target / STATE_FILE, {"step": given.step, "spec": spec.hash, "course": _theirs(given.state)})
     save_tensors(target, tensors)
+    write_sums(target, [sums_of(own_files(target, 0))])
     return target
 
 

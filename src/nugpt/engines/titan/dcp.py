@@ -25,8 +25,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from nugpt.store.atomic import read_json
+from nugpt.store.run_directory import DISTRIBUTED
 
-FOLDER = "dcp"  # of a run's directory
+FOLDER = DISTRIBUTED
 STATE_FILE = "nugpt.json"
 METADATA_FILE = ".metadata"
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}  # ours and torch's name of Adam's state

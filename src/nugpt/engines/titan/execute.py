@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -129,7 +127,7 @@ def _train(job: Job, store: Store, wait: float | None, say: Callable[[str], None
     from nugpt.engines.titan.configure import settings
     from nugpt.engines.titan.trainer import Observer, RunTrainer
 
-    quiet()
+    compat.quiet()
     rank0, observer = dist.get_rank() == 0, Observer()
     with ExitStack() as stack:
         problem: str | None = None
@@ -172,23 +170,6 @@ def _as_rank_0_has_it(value: T) -> T:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
-
-
-def quiet() -> None:
-    """TorchTitan's own lines are for those who develop it; warnings stay, but for those about what we do not use."""
-    for theirs in (
-        "DTensor random operators",  # initial values come from our generators
-        "DTensor manual_seed",
-        "To get the last learning rate",  # TorchTitan's way to take the schedule up again
-    ):
-        warnings.filterwarnings("ignore", message=theirs)
-    logging.getLogger().setLevel(logging.WARNING)  # the logger that TorchTitan uses
-    logging.getLogger().addFilter(_matters)
-
-
-def _matters(record: logging.LogRecord) -> bool:
-    """Whether a line of theirs is more than a guess at the device's peak FLOP/s, which nothing here reports."""
-    return not record.getMessage().startswith(("Error running lspci", "Peak flops undefined"))
 
 
 @contextmanager

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed.activation_checkpoint import SelectiveAC
 from torchtitan.distributed.compile import apply_compile
 from torchtitan.distributed.fsdp import disable_fsdp_gradient_division
-from torchtitan.tools import utils
 
+from nugpt.engines.titan import compat
 from nugpt.engines.titan.model import TitanModel, plain_name
 from nugpt.kernels import attention
 
@@ -130,7 +130,4 @@ def _shard(model: TitanModel, mesh: Any, dtype: torch.dtype, parallelism: Any) -
     shard(model.E_out, dtype, parallelism.fsdp_reshard_after_forward == "always")
     shard(model, dtype, False)
     disable_fsdp_gradient_division(model)  # the loss is divided by the tokens of the whole batch already
-    if utils.device_type == "cpu":  # gloo cannot scale within a sum
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)
+    compat.sum_gradients_unscaled(model)

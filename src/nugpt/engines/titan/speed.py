@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from nugpt.engines.titan import compat
-from nugpt.engines.titan.execute import Request, join, quiet
+from nugpt.engines.titan.execute import Request, join
 from nugpt.engines.titan.options import TitanOptions, mesh_of
 from nugpt.spec.parametrization import parametrization
 from nugpt.spec.recipe import NO_DATA
@@ -282,7 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
         model, parametrization("nugpt"), scale.base, 2**-7, 80_000, scale.batch, NO_DATA, precision=precision
     )
     compat.prepare(kind)
-    quiet()
+    compat.quiet()
     join(Request(Path(), Path(), Path(), options), 1)
     bench = Bench(spec, options, torch.device(kind), kind == "cuda")
     found = measure(bench, given.only, given.steps, given.rounds)

@@ -149,9 +149,8 @@ class RunTrainer(Trainer):
 
     def _restore(self) -> None:
         """Where the run was interrupted, on whatever mesh, or its beginning."""
-        newest = self.checkpointer.newest()
-        if newest is not None:
-            small = self.checkpointer.restore(newest, self.spec.hash)
+        small = self.checkpointer.restore(self.spec.hash)
+        if small is not None:
             self.step = small["step"]
             self.course = Course(**small["course"])
             self.dataloader.step = self.step
