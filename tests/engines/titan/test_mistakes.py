@@ -53,6 +53,10 @@ MISTAKES: dict[str, tuple[Callable[[Place, RunSpec], list[str]], str]] = {
     "a store that is a file": (file_for_store, "runs"),
     "an unknown attention": (lambda p, s: [*p.arguments(s, "runs"), "--attention", "fast"], "attention is 'fast'"),
     "an unknown option": (lambda p, s: [*p.arguments(s, "runs"), "--tensor", "4"], "--tensor"),
+    "fused kernels under tensor parallelism": (
+        lambda p, s: [*p.arguments(s, "runs"), "--kernels", "fused", "--tp", "2"],
+        "kernels is 'fused', but tp is 2",
+    ),
     "no CUDA": (lambda p, s: [*p.arguments(s, "runs"), "--device", "cuda"], "no CUDA device is visible"),
 }
 

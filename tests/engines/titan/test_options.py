@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from nugpt.engines.titan import options as options_module
 from nugpt.engines.titan.options import Mesh, TitanOptions, mesh_of
 from nugpt.spec import preset
 from nugpt.spec.parametrization import parametrization
@@ -55,8 +57,46 @@ def test_what_does_not_divide_is_refused(world: int, options: dict[str, Any], wo
         ({"device": "cuda:1"}, "device is 'cuda:1'"),
         ({"reshard": "maybe"}, "reshard is 'maybe'"),
         ({"loss": "fast"}, "loss is 'fast'"),
+        ({"kernels": "fast"}, "kernels is 'fast', but must be one of auto, plain, fused"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TitanOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "options", "kernels"),
+    [
+        ("cuda", {}, "fused"),
+        ("cpu", {}, "plain"),
+        ("cuda", {"kernels": "plain"}, "plain"),
+        ("cuda", {"tp": 2}, "plain"),
+        ("cuda", {"compile": True}, "plain"),
+        ("cuda", {"compile": False}, "plain"),
+        ("cuda", {"kernels": "fused", "compile": False}, "fused"),
+    ],
+)
+def test_fused_kernels_where_they_apply(
+    device_type: str, options: dict[str, Any], kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options_module, "why_not_fused", lambda *_: None)  # a GPU and Triton
+    assert TitanOptions(**options).kernels_for(SPEC, device_type) == kernels
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "words"),
+    [
+        ("normalized", {"tp": 4}, "kernels is 'fused', but tp is 4, and they need whole matrices: take auto or plain"),
+        ("normalized", {"compile": True}, "compile is asked for, and they are not compiled"),
+        ("prenorm", {}, "here there are no fused kernels for 'prenorm'"),
+    ],
+)
+def test_fused_kernels_asked_for_where_they_do_not_apply(
+    architecture: str, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options_module, "why_not_fused", lambda *_: None)
+    table = parametrization("nugpt" if architecture == "normalized" else "prenorm-completep")
+    spec = replace(SPEC, model=replace(MODEL, architecture=architecture), table=table, multipliers={})
+    with pytest.raises(ValueError, match=words):
+        TitanOptions(kernels="fused", **options).kernels_for(spec, "cuda")
