@@ -27,8 +27,10 @@ sys.meta_path.insert(0, Absent())
 import torch.distributed.fsdp
 if hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
     del torch.distributed.fsdp.DataParallelMeshDims
+from nugpt.engines.titan import compat
 from nugpt.engines.titan.__main__ import main
-status = main(sys.argv[1:])
+compat.prepare("cpu")
+status = main(sys.argv[1:])  # which prepares once more
 real = {name.split(".")[0] for name, module in sys.modules.items() if getattr(module, "__file__", None)}
 print("theirs:", *sorted(real & {"torchtitan", "spmd_types", "tyro", "datasets", "torchdata"}))
 sys.exit(status)

@@ -23,7 +23,7 @@ WANTED = "0.3.0"
 
 def prepare(device_type: str) -> None:
     """Make torchtitan importable here and let it use this kind of device, `cpu` or `cuda`."""
-    if importlib.util.find_spec("torchtitan") is None:
+    if _is_absent("torchtitan"):
         raise ValueError("the titan engine needs torchtitan, which is not installed: pip install 'nugpt[titan]'")
     _name_mesh_dims()
     _stand_in_for_unused_packages()
@@ -47,16 +47,16 @@ def _stand_in_for_unused_packages() -> None:
         "torchdata": {"": (), ".stateful_dataloader": ("StatefulDataLoader",)},
     }
     for package, modules in unused.items():
-        if importlib.util.find_spec(package) is None:
+        if _is_absent(package):
             for suffix, names in modules.items():
                 _stand_in(package + suffix, names)
-    if importlib.util.find_spec("tensorboard") is None:
+    if _is_absent("tensorboard"):
         _stand_in("torch.utils.tensorboard", ("SummaryWriter",))
 
 
 def _stand_in_for_triton() -> None:
     """torch's CPU wheel has no triton, which torchtitan's kernels for expert parallelism import. Until it is lazy."""
-    if importlib.util.find_spec("triton") is None:
+    if _is_absent("triton"):
         kernels = _stand_in("torchtitan.distributed.minimal_async_ep.kernels", ())
         _set(kernels, "__getattr__", _nothing_named)
 
@@ -125,6 +125,11 @@ def _cpu_module() -> types.ModuleType:
     for name, answer in answers.items():
         _set(module, name, _answering(answer))
     return module
+
+
+def _is_absent(package: str) -> bool:
+    """Whether there is no such package, nor one that stands in for it since an earlier call."""
+    return package not in sys.modules and importlib.util.find_spec(package) is None
 
 
 def _answering(answer: Any) -> Any:
