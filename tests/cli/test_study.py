@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nugpt.cli import launch_many
 from nugpt.cli import study as command
+from nugpt.cli.launch import Execution
+from nugpt.cli.launch_many import Wanted, measured_first
 from nugpt.cli.main import main
+from nugpt.cli.run_arguments import Carrier
 from nugpt.spec.plan import Plan
-from nugpt.studies import STUDIES
+from nugpt.spec.study import Setting
+from nugpt.store import Store
+from nugpt.store.plans import PlanDirectory
+from nugpt.studies import EVIDENCE, STUDIES, plan
 
 
 def test_the_list_names_every_study_with_its_claims(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,3 +53,68 @@ def test_json_is_all_that_is_printed_though_the_plan_is_run(
     assert main(["study", "width-fixed-steps", "--scale", "tiny", "--device", "cpu", "--json", "--run"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 18
     assert asked == [{"quiet": True}]
+
+
+SETTING = Setting("0" * 16, 1024)
+
+
+def wanted(id: str) -> Wanted:
+    return Wanted(plan(STUDIES[id], "evidence", SETTING), Carrier(measure=STUDIES[id].measures))
+
+
+def test_a_study_that_measures_comes_before_those_that_share_its_runs() -> None:
+    every = [wanted(id) for row in EVIDENCE.values() for id in row]
+    ordered = measured_first(every)
+    assert sorted(w.plan.name for w in ordered) == sorted(w.plan.name for w in every)
+    seen: dict[str, Wanted] = {}
+    for one in ordered:
+        for spec in one.plan.specs():
+            first = seen.setdefault(spec.hash, one)
+            asked = STUDIES[str(one.plan.study)].measures
+            assert set(first.carrier.measure) >= set(asked), (first.plan.name, one.plan.name)
+    rest = [w.plan.name for w in every if "alignment" not in w.carrier.measure]
+    assert [w.plan.name for w in ordered if "alignment" not in w.carrier.measure] == rest  # else the list's order
+
+
+def test_all_is_every_study_in_the_order_of_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "all", "--scale", "paper", "--json"]) == 0
+    plans = [Plan.from_dict(values) for values in json.loads(capsys.readouterr().out)]
+    assert [p.study for p in plans] == [id for row in EVIDENCE.values() for id in row]
+    assert sorted(p.study or "" for p in plans) == sorted(STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["all", "--name", "mine"], "--name is 'mine', but several studies have a plan each"),
+        (["width-fixed-steps", "widht"], "unknown study 'widht'"),
+        (["width-fixed-steps", "--time-limit", "soon"], "time_limit is 'soon'"),
+        (["width-fixed-steps", "--time-limit", "0"], "must be more than nothing"),
+        (["all", "--scale", "tiny", "--run", "--executor", "slurm"], "several studies at once need --executor local"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", *words, "--device", "cpu"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_several_studies_go_to_the_same_workers_and_another_plan_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[list[str], str | None]] = []
+
+    def run_workers(directories: list[PlanDirectory], execution: Execution, watch: Any) -> None:
+        watch()
+        asked.append(([directory.path.name for directory in directories], execution.time_limit))
+
+    monkeypatch.setattr(launch_many, "run_workers", run_workers)
+    PlanDirectory.of(Store(tmp_path / "runs"), plan(STUDIES["depth-sweeps"], "tiny", SETTING))  # of other data
+    ids = ["width-fixed-steps", "depth-sweeps", "steps-sweep-ngpt-ours"]
+    words = ["study", *ids, "--scale", "tiny", "--device", "cpu", "--store", str(tmp_path / "runs"), "--run"]
+    assert main([*words, "--time-limit", "28"]) == 1  # nothing was run
+    assert asked == [(["width-fixed-steps-tiny", "steps-sweep-ngpt-ours-tiny"], "28")]
+    shown = capsys.readouterr()
+    assert "left as it is: plan 'depth-sweeps-tiny'" in shown.err
+    assert shown.err.endswith(
+        "38 runs of width-fixed-steps-tiny, steps-sweep-ngpt-ours-tiny are left: the same command goes on\n"
+    )

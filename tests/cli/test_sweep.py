@@ -378,6 +378,17 @@ def test_a_worker_that_is_killed_is_started_again(
     assert (tmp_path / "starts").read_text() == "xxxx"  # once, and three times more
 
 
+def test_a_worker_that_trains_at_the_time_limit_is_asked_to_save_and_leave(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = lay_down(tmp_path / "runs", capsys, data)
+    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(143)); signal.pause()"
+    ended = run_local(directory, [[sys.executable, "-c", code]], lambda: None, poll=0.01, until=time.time() + 1)
+    assert ended.out_of_time
+    assert not ended.interrupted
+    assert ended.complaints == ()  # it did what it was told
+
+
 def test_what_a_worker_complains_of_is_passed_on(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -52,7 +52,8 @@ class Execution:
     partition: str | None = None
     """slurm: partition."""
     time_limit: str | None = None
-    """slurm: time limit of a task, as 4:00:00; it saves before and is queued again."""
+    """local: take only runs that can end in this time, and leave at its end: minutes, or as 4:00:00. slurm: time limit
+    of a task; it saves before and is queued again."""
     gpus_per_task: int | None = None
     """slurm: GPUs of a task."""
     cpus_per_task: int | None = None
@@ -78,6 +79,19 @@ class Execution:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
         if not self.stale_after > 0:
             raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
+        if self.time_limit is not None:
+            from nugpt.sweep.executors.slurm import seconds_of
+
+            if seconds_of(self.time_limit) <= 0:
+                raise ValueError(f"time_limit is {self.time_limit!r}, but must be more than nothing")
+
+    def until(self) -> float | None:
+        """When a local worker that starts now has to have left, in seconds since the epoch; none without a limit."""
+        from nugpt.sweep.executors.slurm import seconds_of
+
+        if self.executor != "local" or self.time_limit is None:
+            return None
+        return time.time() + seconds_of(self.time_limit)
 
 
 def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
@@ -183,6 +197,17 @@ def launch(
     plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, execution: Execution, quiet: bool = False
 ) -> int:
     """Run what is missing of the plan, showing its progress; 0 when every run has ended. Quiet: no table at the end."""
+    directory = laid_down(plan, store, dataset, carrier, execution)
+    if execution.executor == "local":
+        with plan_view(plan, directory, execution.stale_after) as watch:
+            status = run_workers([directory], execution, watch)
+    else:
+        status = _launch_slurm(plan, directory, execution)
+    return status if status is not None else _verdict(plan, directory, execution.stale_after, quiet)
+
+
+def laid_down(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, execution: Execution) -> PlanDirectory:
+    """The plan in the store, with how it is to be run."""
     from nugpt.store import Store
     from nugpt.store.plans import PlanDirectory
 
@@ -191,43 +216,45 @@ def launch(
     options = asdict(carrier.options())
     data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
     directory.write_launch({"data": data, "options": options, "keep_checkpoints": keep, "titan": execution.titan})
-    status = (
-        _launch_local(plan, directory, execution, options)
-        if execution.executor == "local"
-        else _launch_slurm(plan, directory, execution)
-    )
-    return status if status is not None else _verdict(plan, directory, execution.stale_after, quiet)
+    return directory
 
 
-def _worker_command(directory: PlanDirectory, execution: Execution, peers: int) -> list[str]:
-    command = [sys.executable, "-m", "nugpt", "worker", str(directory.path.resolve()), "--peers", str(peers)]
+def _worker_command(directories: Sequence[PlanDirectory], execution: Execution, peers: int) -> list[str]:
+    paths = [str(directory.path.resolve()) for directory in directories]
+    command = [sys.executable, "-m", "nugpt", "worker", *paths, "--peers", str(peers)]
     command += ["--stale-after", str(execution.stale_after)]
     if execution.replicas is not None:
         command += ["--replicas", str(execution.replicas)]
     return command
 
 
-def _launch_local(plan: Plan, directory: PlanDirectory, execution: Execution, options: dict[str, Any]) -> int | None:
-    """The exit status where it is not for the store to say."""
+def run_workers(directories: Sequence[PlanDirectory], execution: Execution, watch: Callable[[], None]) -> int | None:
+    """Workers of this machine on these plans, one by one; the exit status where it is not for the store to say."""
     from nugpt.sweep.executors.local import run_local
 
-    devices = default_devices(execution, options["device"])
+    until = execution.until()
+    launched = [directory.launch() for directory in directories]
+    devices = default_devices(execution, launched[0]["options"]["device"])
     if execution.titan is not None:  # one worker, whose processes find their devices
         devices = [devices[0].split(":")[0]]
-    cpus = devices.count("cpu")
-    if cpus > 1 and options["threads"] is None:
-        directory.write_launch({**directory.launch(), "options": {**options, "threads": 1}})
-    base = [*_worker_command(directory, execution, len(devices)), "--linger", "86400"]
-    commands = [[*base, "--device", device] for device in devices]
-    with plan_view(plan, directory, execution.stale_after) as watch:
-        ended = run_local(directory, commands, watch)
+    if devices.count("cpu") > 1:
+        for directory, values in zip(directories, launched, strict=True):
+            if values["options"]["threads"] is None:
+                directory.write_launch({**values, "options": {**values["options"], "threads": 1}})
+    base = [*_worker_command(directories, execution, len(devices)), "--linger", "86400"]
+    if until is not None:
+        base += ["--until", f"{until:.0f}"]
+    ended = run_local(directories[0], [[*base, "--device", device] for device in devices], watch, until=until)
+    logs = directories[0].path / "logs"
     if ended.interrupted:
-        print(_interrupted(ended.statuses, directory.path / "logs"), file=sys.stderr)
+        print(_interrupted(ended.statuses, logs), file=sys.stderr)
         return 130
+    if ended.out_of_time:
+        print("the time limit came before the end of what was being trained, which is saved", file=sys.stderr)
     for line in ended.complaints:
         print(line, file=sys.stderr)
-    if any(ended.statuses):
-        print(f"the workers' logs are in {directory.path / 'logs'}", file=sys.stderr)
+    if any(status for status in ended.statuses if not (ended.out_of_time and status > 128)):
+        print(f"the workers' logs are in {logs}", file=sys.stderr)
     return 2 if 2 in ended.statuses else None
 
 
@@ -259,7 +286,7 @@ def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) ->
         requeue=not execution.no_requeue,
         extra=execution.sbatch,
     )
-    command = [*_worker_command(directory, execution, tasks), "--linger", str(2 * execution.stale_after)]
+    command = [*_worker_command([directory], execution, tasks), "--linger", str(2 * execution.stale_after)]
     job = submit(directory, command, options) if open_runs else None
     if job is not None:
         print(f"submitted {counted(tasks, 'task')} as job {job}; logs in {directory.path / 'slurm'}", file=sys.stderr)

@@ -35,7 +35,7 @@ class Quickstart:
 
         store = self.out / "runs"
         print("Training nGPT and νGPT at three widths on Python's own source and documentation, on the CPU.\n")
-        status = Study(id=PLAN, scale="tiny", store=store, execution=Execution(run=True, devices=("cpu",))).run()
+        status = Study(ids=(PLAN,), scale="tiny", store=store, execution=Execution(run=True, devices=("cpu",))).run()
         if status:
             return status
         print("\nA recommendation for a model four times as wide as the base, under νGPT:\n")

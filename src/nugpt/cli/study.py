@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,14 +16,17 @@ from nugpt.cli.show import print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
+    from nugpt.spec.plan import Plan
+    from nugpt.spec.study import Setting
+    from nugpt.spec.study import Study as StudyDefinition
 
 
 @dataclass(frozen=True)
 class Study:
     """The paper's studies and ours: `nugpt study list`, or one of them, printed, and run with --run."""
 
-    id: Annotated[str, tyro.conf.Positional]
-    """The study's id, the paper's figure label; or `list`."""
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """The study's id, the paper's figure label, or `list`; several, or `all`, are run one after the other."""
     scale: str = "tiny"
     """tiny (a CPU, minutes), lab (one GPU, minutes), evidence (one GPU, decides the claim), paper (a cluster)."""
     name: str | None = None
@@ -45,48 +48,96 @@ class Study:
         """Print the study's plan, or run it."""
         from nugpt.studies import STUDIES
 
-        if self.id == "list":
+        if self.ids == ("list",):
             rows = [[s.id, s.varies, "; ".join(claim.text for claim in s.claims)] for s in STUDIES.values()]
             if self.json:
                 print_json([{"id": row[0], "varies": row[1], "claims": row[2]} for row in rows])
             else:
                 print_table(["study", "what varies", "claim or question"], rows)
             return 0
+        if not self.ids:
+            raise ValueError("no study given: name one, or several, or `all`; `nugpt study list` lists them")
+        if self.ids == ("all",) or len(self.ids) > 1:
+            return self._run_several()
         return self._run_study()
 
     def _run_study(self) -> int:
-        from dataclasses import replace
-
-        from nugpt.spec.scales import scale_named
-        from nugpt.spec.study import Setting
-        from nugpt.spec.study_rules import describe
-        from nugpt.studies import plan, study
-
-        chosen, scale = study(self.id), scale_named(self.scale)
+        chosen = study_of(self.ids[0])
         devices = default_devices(self.execution, self.carrier.device)
-        device_type = devices[0].split(":")[0]
-        precision = precision_for(self.precision, device_type)
-        provisional = self.data is None and scale.name == "paper" and not self.execution.run
-        if provisional:  # a plan can be looked at before its data is there
-            dataset: TokenDataset | None = None
-            setting = Setting("not-prepared-yet", scale.vocab_size, precision, self.multiplier)
-            print("no --data: the plan is as it will be, but for the runs' hashes", file=sys.stderr)
-        else:
-            dataset = open_data(self.data, scale.name, scale.vocab_size)
-            setting = Setting(dataset.content_hash, dataset.vocab_size, precision, self.multiplier)
-        made = plan(chosen, self.scale, setting)
-        if self.name is not None:
-            made = replace(made, name=self.name)
+        dataset, setting = self._setting(devices[0].split(":")[0])
+        made = self._plan(chosen, setting)
         if self.json:
             print_json(made.to_dict() | {"runs": [spec.hash for spec in made.specs()]})
         else:
-            for claim in chosen.claims:
-                print(f"{claim.text}   [{describe(claim.rule)}]")
-            show_plan(made, self.store, device_type, len(devices))
+            self._show(chosen, made, devices)
         if not self.execution.run or dataset is None:
             return 0
-        carrier = replace(self.carrier, measure=tuple(dict.fromkeys((*self.carrier.measure, *chosen.measures))))
-        status = launch(made, self.store, dataset, carrier, self.execution, quiet=self.json)
+        status = launch(made, self.store, dataset, self._carrier(chosen), self.execution, quiet=self.json)
         if "alignment" in chosen.measures:
             say_unmeasured(made, self.store)
         return status
+
+    def _run_several(self) -> int:
+        """Each plan printed, or all run by the same workers in the order given; of `all`, that of `evidence`."""
+        from nugpt.cli.launch_many import Wanted, launch_many
+        from nugpt.studies import EVIDENCE
+
+        if self.name is not None:
+            raise ValueError(f"--name is {self.name!r}, but several studies have a plan each: leave it out")
+        ids = [id for row in EVIDENCE.values() for id in row] if self.ids == ("all",) else list(dict.fromkeys(self.ids))
+        chosen = [study_of(id) for id in ids]
+        devices = default_devices(self.execution, self.carrier.device)
+        dataset, setting = self._setting(devices[0].split(":")[0])
+        wanted = [Wanted(self._plan(one, setting), self._carrier(one)) for one in chosen]
+        if self.json:
+            runs = [w.plan.to_dict() | {"runs": [spec.hash for spec in w.plan.specs()]} for w in wanted]
+            print_json(runs)
+        elif not self.execution.run:
+            for one, made in zip(chosen, wanted, strict=True):
+                self._show(one, made.plan, devices)
+                print()
+        if not self.execution.run or dataset is None:
+            return 0
+        status = launch_many(wanted, self.store, dataset, self.execution, quiet=self.json)
+        for one, made in zip(chosen, wanted, strict=True):
+            if "alignment" in one.measures:
+                say_unmeasured(made.plan, self.store)
+        return status
+
+    def _setting(self, device_type: str) -> tuple[TokenDataset | None, Setting]:
+        """The data, where it is there or needed, and what a plan takes from it."""
+        from nugpt.spec.scales import scale_named
+        from nugpt.spec.study import Setting
+
+        scale = scale_named(self.scale)
+        precision = precision_for(self.precision, device_type)
+        provisional = self.data is None and scale.name == "paper" and not self.execution.run
+        if provisional:  # a plan can be looked at before its data is there
+            print("no --data: the plan is as it will be, but for the runs' hashes", file=sys.stderr)
+            return None, Setting("not-prepared-yet", scale.vocab_size, precision, self.multiplier)
+        dataset = open_data(self.data, scale.name, scale.vocab_size)
+        return dataset, Setting(dataset.content_hash, dataset.vocab_size, precision, self.multiplier)
+
+    def _plan(self, chosen: StudyDefinition, setting: Setting) -> Plan:
+        from nugpt.studies import plan
+
+        made = plan(chosen, self.scale, setting)
+        return made if self.name is None else replace(made, name=self.name)
+
+    def _carrier(self, chosen: StudyDefinition) -> Carrier:
+        """What carries the runs, which takes the study's measurements too."""
+        return replace(self.carrier, measure=tuple(dict.fromkeys((*self.carrier.measure, *chosen.measures))))
+
+    def _show(self, chosen: StudyDefinition, made: Plan, devices: list[str]) -> None:
+        from nugpt.spec.study_rules import describe
+
+        for claim in chosen.claims:
+            print(f"{claim.text}   [{describe(claim.rule)}]")
+        show_plan(made, self.store, devices[0].split(":")[0], len(devices))
+
+
+def study_of(id: str) -> StudyDefinition:
+    """The study of this id, as imported late."""
+    from nugpt.studies import study
+
+    return study(id)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from nugpt.cli.show import counted
 
 if TYPE_CHECKING:
+    from nugpt.engines.lab import Options
+    from nugpt.store.plans import PlanDirectory
+    from nugpt.sweep.pace import Pace
     from nugpt.sweep.signals import Request
+    from nugpt.sweep.worker import Engine, Outcome
 
 
 @dataclass(frozen=True)
 class Worker:
     """Take runs of a plan until none is left: what `sweep` and `study` start, here or as tasks of a SLURM array."""
 
-    plan: Annotated[Path, tyro.conf.Positional]
-    """The plan's directory, STORE/plans/NAME."""
+    plans: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """The plan's directory, STORE/plans/NAME; several are worked on one after the other."""
     device: str | None = None
     """auto, cpu, cuda or cuda:N; as the plan was launched by default."""
     replicas: int | None = None
@@ -31,6 +36,8 @@ class Worker:
     """Seconds to wait for runs that other workers hold before leaving."""
     stale_after: float = 300.0
     """Seconds without a sign of life after which another worker's run is taken over."""
+    until: float | None = None
+    """Take only runs that can end before this time, in seconds since the epoch."""
 
     def run(self) -> int:
         """Work on the plan."""
@@ -44,38 +51,76 @@ class Worker:
                 return 128 + asked.signal_number
 
     def _work(self, request: Request) -> int:
-        from dataclasses import replace
-
-        from nugpt.data import open_dataset
-        from nugpt.engines.lab import Interrupted, Options
-        from nugpt.engines.lab.engine import LabEngine
-        from nugpt.engines.titan.engine import TitanEngine
+        from nugpt.engines.lab import Interrupted
         from nugpt.store.plans import PlanDirectory
+
+        if not self.plans:
+            raise ValueError("no plan to work on: give STORE/plans/NAME")
+        directories = [PlanDirectory(path) for path in self.plans]
+        for directory in directories:
+            directory.plan()  # what is no plan is said to be none before anything is said of its launch
+        # With others at work nobody waits for them while a later plan has runs to be had: once through, then again.
+        hands = _Hands(self)
+        lingers = (self.linger,) if len(directories) == 1 or self.peers == 1 else (0.0, self.linger)
+        done = failed = 0
+        try:
+            for linger in lingers:
+                failed = 0  # what failed in the first turn is tried again in the second
+                for directory in directories:
+                    if len(directories) > 1:
+                        _say(f"plan {directory.path.name}")
+                    outcome = hands.work_on(directory, linger, request)
+                    done, failed = done + outcome.done, failed + outcome.failed
+        except Interrupted as stopped:
+            _say(str(stopped))
+            return 128 + stopped.signal_number
+        _say(f"{counted(done, 'run')} ended, {failed} failed")
+        return 1 if failed else 0
+
+
+class _Hands:
+    """What a worker keeps from plan to plan: engines, and what it knows of its device's speed."""
+
+    def __init__(self, asked: Worker) -> None:
+        self.asked = asked
+        self.engines: dict[str, Engine] = {}  # by how they were launched
+        self.paces: dict[str, Pace] = {}  # by kind of device
+
+    def work_on(self, directory: PlanDirectory, linger: float, request: Request) -> Outcome:
+        """Work on one plan."""
+        from nugpt.engines.lab import Options
+        from nugpt.sweep.pace import Pace, TimeLimit
         from nugpt.sweep.worker import WorkerOptions, work
 
-        directory = PlanDirectory(self.plan)
-        directory.plan()  # what is no plan is said to be none before anything is said of its launch
-        launch = directory.launch()
+        launch, asked = directory.launch(), self.asked
         try:
             options = Options(**launch["options"])
         except TypeError as error:
             raise ValueError(f"{directory.path / 'launch.json'}: not options of this version: {error}") from None
-        if self.device is not None:
-            options = replace(options, device=self.device)
+        if asked.device is not None:
+            options = replace(options, device=asked.device)
         keep = bool(launch.get("keep_checkpoints", True))
-        settings = WorkerOptions(self.stale_after, self.replicas, self.peers, self.linger, keep_checkpoints=keep)
-        engine: LabEngine | TitanEngine
-        if launch.get("titan") is None:
-            engine = LabEngine(open_dataset(launch["data"]), options)
-        else:
-            engine = TitanEngine(Path(launch["data"]), launch["titan"], options.device, options.checkpoint_every)
-        try:
-            outcome = work(directory, engine, settings, _say, request)
-        except Interrupted as stopped:
-            _say(str(stopped))
-            return 128 + stopped.signal_number
-        _say(f"{counted(outcome.done, 'run')} ended, {outcome.failed} failed")
-        return 1 if outcome.failed else 0
+        settings = WorkerOptions(asked.stale_after, asked.replicas, asked.peers, linger, keep_checkpoints=keep)
+        key = repr((launch["data"], launch.get("titan"), options))
+        if key not in self.engines:
+            self.engines[key] = _engine(launch, options)
+        limit = None
+        if asked.until is not None:
+            kind = options.torch_device().type
+            if kind not in self.paces:
+                self.paces[kind] = Pace.of(directory.store, kind)
+            limit = TimeLimit(asked.until, self.paces[kind])
+        return work(directory, self.engines[key], settings, _say, request, limit)
+
+
+def _engine(launch: Mapping[str, Any], options: Options) -> Engine:
+    from nugpt.data import open_dataset
+    from nugpt.engines.lab.engine import LabEngine
+    from nugpt.engines.titan.engine import TitanEngine
+
+    if launch.get("titan") is None:
+        return LabEngine(open_dataset(launch["data"]), options)
+    return TitanEngine(Path(launch["data"]), launch["titan"], options.device, options.checkpoint_every)
 
 
 def _say(text: str) -> None:

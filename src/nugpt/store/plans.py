@@ -24,6 +24,10 @@ class Addition:
     reason: str
 
 
+class OtherPlan(ValueError):
+    """A store has another plan of the same name."""
+
+
 class PlanDirectory:
     """`plans/NAME` of a store."""
 
@@ -38,7 +42,7 @@ class PlanDirectory:
         if not (directory.path / "plan.json").is_file():
             write_json(directory.path / "plan.json", plan.to_dict())
         elif directory.plan().hash != plan.hash:
-            raise ValueError(
+            raise OtherPlan(
                 f"plan {plan.name!r} in {store.root} is another one than asked for: choose another name or store"
             )
         return directory

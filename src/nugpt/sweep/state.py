@@ -112,12 +112,17 @@ class Spent:
     curves: int
 
 
+def device_seconds(records: Iterable[RunRecord]) -> float:
+    """What these runs took of devices: each counts for its share of its ensemble's time."""
+    return sum(record.wall_s / max(1, record.carried_by.get("replicas", 1)) for record in records)
+
+
 def spent(curves: Iterable[CurveState]) -> Spent:
     """Summed over the curves; it asks each for its optimum."""
     seconds, known, count = 0.0, 0, 0
     for curve in curves:
         records = [place.record for place in curve.places if place.record is not None]
-        seconds += sum(record.wall_s / max(1, record.carried_by.get("replicas", 1)) for record in records)
+        seconds += device_seconds(records)
         found = curve.optimum()
         known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
         count += 1

@@ -19,8 +19,9 @@ from nugpt.store.meeting import meetings
 from nugpt.store.plans import PlanDirectory
 from nugpt.store.run_directory import RunDirectory, Store
 from nugpt.sweep.grow import next_points
+from nugpt.sweep.pace import TimeLimit, told
 from nugpt.sweep.signals import Request
-from nugpt.sweep.state import CurveState, Place, ended_states, plan_state
+from nugpt.sweep.state import CurveState, Place, ended_states, plan_state, reached
 from nugpt.sweep.stop import hopeless
 
 LONGEST_ERROR = 300  # characters of a failure that are shown and kept beside its traceback
@@ -67,6 +68,7 @@ class Outcome:
 
     done: int = 0
     failed: int = 0
+    postponed: int = 0  # runs that the time left is too short for
 
 
 @dataclass
@@ -83,8 +85,9 @@ def work(
     options: WorkerOptions,
     say: Callable[[str], None] = lambda text: None,
     request: Request | None = None,
+    limit: TimeLimit | None = None,
 ) -> Outcome:
-    """Work on the plan until no run of it can be had, or until a signal `request`s to leave."""
+    """Work on the plan until no run of it can be had, none can end in time, or a signal `request`s to leave."""
     plan, store = directory.plan(), directory.store
     request = request or Request()
     outcome, memory = Outcome(), _Memory()
@@ -93,13 +96,20 @@ def work(
         while True:
             request.check()
             curves = grown(plan, directory, options.stale_after)
-            pack = _claim_pack(plan, curves, store, engine, options, memory, request)
+            begun = time.monotonic()
+            pack = _claim_pack(plan, curves, store, engine, options, memory, request, limit)
             if pack:
                 deadline = None
                 heart.hold(pack)
+                new = not any(steps_in(held.run.checkpoints) for held in pack)
                 _execute(pack, plan, curves, store, engine, outcome, memory, say, request, options.keep_checkpoints)
                 heart.hold(())
+                _learn(pack, limit, time.monotonic() - begun, new)
                 continue
+            if limit is not None and (short := _waiting_for_time(plan, curves, memory)):
+                outcome.postponed = short
+                say(f"{short} of its runs cannot end in the {told(limit.left())} that are left")
+                return outcome
             waiting = any(place.state == "running" for curve in curves for place in curve.places)
             if deadline is None:
                 deadline = time.monotonic() + options.linger
@@ -125,12 +135,16 @@ def _claim_pack(
     options: WorkerOptions,
     memory: _Memory,
     request: Request,
+    limit: TimeLimit | None = None,
 ) -> list[Claim]:
-    """Hold as many runs as go into one ensemble, of the first shape that has any left."""
+    """Hold as many runs as go into one ensemble and can end in time, of the first shape that has any left."""
     ended = ended_states(plan.policy)
-    open_places = [p for c in curves for p in c.places if p.state not in (*ended, "running")]
-    for group in _groups([p for p in open_places if p.spec.hash not in memory.given_up], store):
+    for group in _groups(_open_places(plan, curves, memory), store):
         wanted = -(-len(group) // options.peers)
+        if limit is not None:
+            wanted = min(wanted, limit.room((place.spec, 1.0 - reached(place, store)) for place in group))
+            if wanted == 0:
+                continue
         if options.replicas is not None:
             wanted = min(wanted, options.replicas)
         wanted = min(wanted, memory.most.get(shape_of(group[0].spec), wanted))
@@ -150,6 +164,29 @@ def _claim_pack(
         if claims:
             return claims
     return []
+
+
+def _open_places(plan: Plan, curves: list[CurveState], memory: _Memory) -> list[Place]:
+    """The runs that nobody works on and that this worker may try."""
+    taken = (*ended_states(plan.policy), "running")
+    places = [p for curve in curves for p in curve.places if p.state not in taken]
+    return [p for p in places if p.spec.hash not in memory.given_up]
+
+
+def _waiting_for_time(plan: Plan, curves: list[CurveState], memory: _Memory) -> int:
+    """How many runs were there to be had, when none was taken."""
+    return len({place.spec.hash for place in _open_places(plan, curves, memory)})
+
+
+def _learn(pack: list[Claim], limit: TimeLimit | None, took: float, new: bool) -> None:
+    """Take note of how long an ensemble took, where that decides about the next."""
+    records = [record for held in pack if (record := held.run.record()) is not None]
+    if limit is None or len(records) < len(pack):
+        return
+    for held, record in zip(pack, records, strict=True):
+        limit.pace.saw(held.run.spec(), record)
+    if new:
+        limit.pace.started(took, records)
 
 
 def _groups(places: list[Place], store: Store) -> list[list[Place]]:

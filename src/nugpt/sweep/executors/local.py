@@ -24,6 +24,7 @@ class LocalOutcome:
 
     statuses: tuple[int, ...]  # their exit statuses, −N when killed by signal N
     interrupted: bool  # by Ctrl-C or SIGTERM: the workers were asked to save and leave
+    out_of_time: bool  # the time limit came first, and the workers were asked likewise
     complaints: tuple[str, ...]  # what workers that did not end well had to say
 
 
@@ -37,16 +38,21 @@ class _Worker:
 
 
 def run_local(
-    directory: PlanDirectory, commands: Sequence[Sequence[str]], watch: Callable[[], None], poll: float = 1.0
+    directory: PlanDirectory,
+    commands: Sequence[Sequence[str]],
+    watch: Callable[[], None],
+    poll: float = 1.0,
+    until: float | None = None,
 ) -> LocalOutcome:
     """Run these worker commands to their end, calling `watch` meanwhile.
 
-    A worker that was killed is started again. Ctrl-C and SIGTERM are passed on: the workers save and leave.
+    A worker that was killed is started again. Ctrl-C and SIGTERM are passed on: the workers save and leave. So they do
+    at the time `until`, in seconds since the epoch, should one of them still be training then.
     """
     logs = directory.path / "logs"
     logs.mkdir(exist_ok=True)
     workers = [_worker(command, logs / f"worker-{i}.log") for i, command in enumerate(commands)]
-    asked = False
+    asked = late = False
 
     def ask(number: int, frame: object) -> None:
         nonlocal asked
@@ -66,6 +72,9 @@ def run_local(
             watch()
             if all(worker.process.returncode is not None for worker in workers):
                 break
+            if until is not None and time.time() >= until and not asked:
+                late = True
+                ask(signal.SIGTERM, None)
             time.sleep(poll)
     except BaseException:
         ask(signal.SIGTERM, None)  # nobody would watch them any more
@@ -74,8 +83,11 @@ def run_local(
         for number, handler in before.items():
             signal.signal(number, handler)
     statuses = tuple(worker.process.returncode for worker in workers)
-    complaints = [line for worker in workers if worker.process.returncode for line in _complaints(worker)]
-    return LocalOutcome(statuses, asked, tuple(dict.fromkeys(complaints)))
+    unwell = [
+        worker for worker in workers if worker.process.returncode and not (late and worker.process.returncode > 128)
+    ]
+    complaints = [line for worker in unwell for line in _complaints(worker)]
+    return LocalOutcome(statuses, asked and not late, late, tuple(dict.fromkeys(complaints)))
 
 
 def _worker(command: Sequence[str], log: Path) -> _Worker:

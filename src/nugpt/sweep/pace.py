@@ -1,0 +1,92 @@
+"""How long an ensemble will take on a device: the cost model, corrected by what runs like it took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from statistics import median
+
+from nugpt.spec.record import RunRecord
+from nugpt.spec.run import RunSpec, Shape, shape_of
+from nugpt.store.run_directory import Store
+from nugpt.sweep.cost import expected_seconds
+
+MARGIN = 1.25  # on an estimate: runs of one shape differ less, an ensemble of few replicas takes more for each
+# Seconds of an ensemble beside its steps, before one was seen here: 27 s on an H200 that had compiled nothing yet.
+START_S = {"cuda": 30.0, "cpu": 3.0}
+MOST_RECORDS = 2000  # of a store: enough to know its shapes
+
+
+@dataclass
+class Pace:
+    """What is known of a device's speed: for each shape how much longer runs took than expected, and their starts."""
+
+    device_type: str
+    ratios: dict[Shape, list[float]] = field(default_factory=dict)
+    starts: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, store: Store, device_type: str) -> Pace:
+        """As the store's records tell."""
+        pace = cls(device_type)
+        for run in islice(store.runs(), MOST_RECORDS):
+            try:
+                record = run.record()
+                if record is not None:
+                    pace.saw(run.spec(), record)
+            except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
+                continue
+        return pace
+
+    def saw(self, spec: RunSpec, record: RunRecord) -> None:
+        """Learn from a run's time, if it was taken on such a device; a diverged run's is that of its steps."""
+        expected = record.steps / spec.steps * expected_seconds(spec, self.device_type)
+        if record.carried_by.get("device_type") == self.device_type and record.wall_s > 0 and expected > 0:
+            share = record.wall_s / max(1, record.carried_by.get("replicas", 1))
+            self.ratios.setdefault(shape_of(spec), []).append(share / expected)
+
+    def started(self, took: float, records: Sequence[RunRecord]) -> None:
+        """Learn what an ensemble that was trained from its first step took beside its steps."""
+        self.starts.append(max(0.0, took - max(record.wall_s for record in records)))
+
+    def start_seconds(self) -> float:
+        """Of the next ensemble, beside its steps."""
+        return median(self.starts) if self.starts else START_S[self.device_type]
+
+    def run_seconds(self, spec: RunSpec) -> float:
+        """A run's share of its ensemble's steps: by runs of its shape, else by all that were seen, with the margin."""
+        alike = self.ratios.get(shape_of(spec)) or [median(found) for found in self.ratios.values()]
+        return MARGIN * (median(alike) if alike else 1.0) * expected_seconds(spec, self.device_type)
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """Until when a worker may train, and what it knows of how long that takes."""
+
+    until: float  # seconds since the epoch
+    pace: Pace
+
+    def left(self) -> float:
+        """Seconds."""
+        return self.until - time.time()
+
+    def room(self, shares: Iterable[tuple[RunSpec, float]]) -> int:
+        """How many of these runs, each with the share of it that is left, can end in time as one ensemble."""
+        left = self.left() - self.pace.start_seconds()
+        count = 0
+        for spec, share in shares:
+            left -= share * self.pace.run_seconds(spec)
+            if left < 0:
+                break
+            count += 1
+        return count
+
+
+def told(seconds: float) -> str:
+    """A stretch of time in a line for people."""
+    if seconds < 120:
+        return f"{max(0, math.floor(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,90 @@
+"""A time limit: only what can end in time is begun, as runs of the same shape took before, and the rest is named."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.sweep.small import STALE_AFTER, FakeEngine, make_directory, make_plan, make_spec, record_of, states
+
+from nugpt.spec.run import RunSpec
+from nugpt.sweep.cost import expected_seconds
+from nugpt.sweep.pace import MARGIN, Pace, TimeLimit
+from nugpt.sweep.worker import WorkerOptions, work
+
+OPTIONS = WorkerOptions(stale_after=STALE_AFTER, poll=0.01)
+SPEC = make_spec()
+
+
+def seen(per_run: float, replicas: int = 4) -> Pace:
+    """A pace at which a run of SPEC's shape takes so many seconds as its share of an ensemble, and starts take none."""
+    pace = Pace("cpu", starts=[0.0])
+    carried = {"device_type": "cpu", "replicas": replicas}
+    pace.saw(SPEC, record_of(SPEC, wall_s=per_run * replicas, carried_by=carried))
+    return pace
+
+
+def test_an_estimate_is_the_cost_model_until_a_run_was_seen_and_then_what_it_took() -> None:
+    assert Pace("cuda").run_seconds(SPEC) == pytest.approx(MARGIN * expected_seconds(SPEC, "cuda"))
+    assert seen(8.0).run_seconds(SPEC) == pytest.approx(MARGIN * 8.0)
+    longer = make_spec(steps=2 * SPEC.steps)  # another shape: by what was seen, and twice the steps
+    assert seen(8.0).run_seconds(longer) == pytest.approx(2 * MARGIN * 8.0)
+    other = Pace("cuda")
+    other.saw(SPEC, record_of(SPEC, wall_s=1e6, carried_by={"device_type": "cpu"}))
+    assert other.run_seconds(SPEC) == Pace("cuda").run_seconds(SPEC)  # a CPU says nothing about a GPU
+
+
+def test_a_run_that_diverged_halfway_counts_for_the_steps_it_took() -> None:
+    pace = Pace("cpu")
+    record = record_of(SPEC, None, "diverged", steps=SPEC.steps // 2, wall_s=4.0, carried_by={"device_type": "cpu"})
+    pace.saw(SPEC, record)
+    assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 8.0)
+
+
+def test_starting_an_ensemble_takes_what_it_took_beside_its_steps() -> None:
+    pace = Pace("cpu")
+    pace.started(9.0, [record_of(SPEC, wall_s=5.0), record_of(SPEC, wall_s=7.0)])  # one ensemble, its longest run
+    assert pace.start_seconds() == pytest.approx(2.0)
+
+
+def test_the_room_is_what_fits_in_the_time_that_is_left() -> None:
+    limit = TimeLimit(time.time() + 10.5 * MARGIN, seen(4.0))
+    assert limit.room([(SPEC, 1.0)] * 5) == 2
+    assert limit.room([(SPEC, 0.25)] * 20) == 10  # of each, three quarters are behind it
+    assert TimeLimit(time.time() - 1, seen(4.0)).room([(SPEC, 1.0)]) == 0
+
+
+def test_a_worker_takes_what_fits_and_leaves_the_rest(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-8, -7, -6, -5, -4)))
+    now = [0.0]
+    said: list[str] = []
+
+    class Clocked(TimeLimit):
+        def left(self) -> float:
+            return 100.0 - now[0]
+
+    def spend(specs: list[RunSpec]) -> None:
+        now[0] += 20.0 * len(specs)
+
+    engine = FakeEngine(before=spend)
+    pace = seen(20.0 / MARGIN)
+    pace.starts = [15.0] * 5  # which what the fake ensembles take cannot outvote
+    outcome = work(directory, engine, OPTIONS, said.append, limit=Clocked(0.0, pace))
+    assert [len(ensemble) for ensemble in engine.ensembles] == [4]  # 15 + 4 × 20 fit into 100, five would not
+    assert (outcome.done, outcome.postponed) == (4, 1)
+    assert said[-1] == "1 of its runs cannot end in the 20 s that are left"
+    assert sorted(place.state for curve in states(directory) for place in curve.places) == ["done"] * 4 + ["missing"]
+    assert not list(directory.store.root.glob("*/claim-*"))
+
+
+def test_what_does_not_fit_makes_room_for_what_does(tmp_path: Path) -> None:
+    long, short = make_plan(name="long", steps=1000), make_plan(name="short")
+    both = make_plan(name="both")
+    both = type(both)("both", (*long.curves, *short.curves), both.policy)
+    directory = make_directory(tmp_path, both)
+    engine = FakeEngine()
+    limit = TimeLimit(time.time() + 600, seen(60.0 / MARGIN))  # ten minutes: a long run alone takes as much
+    outcome = work(directory, engine, OPTIONS, limit=limit)
+    assert {spec.steps for spec in both.specs() if any(spec.hash in e for e in engine.ensembles)} == {100}
+    assert (outcome.done, outcome.postponed) == (5, 5)
