@@ -91,10 +91,10 @@ def read_curves(source: Path, origin: Origin) -> list[CurveSet]:
 
 
 def _from_store(path: Path, origin: Origin) -> list[CurveSet]:
-    from nugpt.store import Store
+    from nugpt.store import opened
     from nugpt.store.plans import plans
 
-    store = Store(path)
+    store = opened(path)
     there = plans(store)
     found = [directory for directory in there if origin.plan in (None, directory.path.name)]
     if origin.plan is not None and not found:
@@ -345,10 +345,10 @@ class Fit:
 
         source = Source("", ())
         if self.source.is_dir():
-            from nugpt.store import Store
+            from nugpt.store import opened
 
             names = () if self.origin.plan is None else (self.origin.plan,)
-            source = read_store(Store(self.source), names, STUDIES, out, self.title, self.origin.loss)
+            source = read_store(opened(self.source), names, STUDIES, out, self.title, self.origin.loss)
         if not source.plans:  # a file's runs, or those of a store without a plan
             plans = tuple(from_curves(one.name, one.curves) for one in read)
             source = replace(source, title=self.title or read[0].name, plans=plans)

@@ -58,9 +58,11 @@ class Chosen:
         return not self.runs and self.plan is None
 
     def _directories(self, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:
-        from nugpt.store import Store
+        from nugpt.store import opened
 
-        store = Store(self.store)
+        store = opened(self.store)
+        if self.from_scratch or self.again:
+            store.check_runs_here()
         if self.plan is not None:
             found = self._of_plan(store)
         elif self.runs:

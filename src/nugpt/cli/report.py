@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
 
 from nugpt.cli.show import print_json
 
@@ -20,9 +22,11 @@ class Report:
     A file that cannot be read is named, the rest is reported, and the exit status is 2.
     """
 
+    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")] = None
+    """The store, or an archive of one; what --store says by default."""
     store: Path = Path("runs")
-    """The store."""
-    out: Path = Path("report")
+    """The same, by name."""
+    out: Annotated[Path, tyro.conf.arg(aliases=("-o",))] = Path("report")
     """Where report.html and figures/ are written."""
     plan: tuple[str, ...] = ()
     """These plans; all by default."""
@@ -36,14 +40,15 @@ class Report:
     def run(self) -> int:
         """Write it and say where it is."""
         from nugpt.report import read_store, write_report
-        from nugpt.store import Store
+        from nugpt.store import opened
         from nugpt.studies import STUDIES
 
-        if not self.store.is_dir():
-            raise ValueError(f"store {self.store} does not exist")
-        source = read_store(Store(self.store), self.plan, STUDIES, self.out, self.title)
+        store = self.source or self.store
+        if not store.is_dir():
+            raise ValueError(f"store {store} does not exist")
+        source = read_store(opened(store), self.plan, STUDIES, self.out, self.title)
         if not source.plans and not source.problems:
-            raise ValueError(f"store {self.store} has no plan to report on: `nugpt sweep` and `nugpt study` make one")
+            raise ValueError(f"store {store} has no plan to report on: `nugpt sweep` and `nugpt study` make one")
         written = write_report(source, self.out, self.formats)
         if self.json:
             print_json(_facts(written) | {"problems": list(source.problems)})

@@ -37,7 +37,7 @@ class Status:
 
     def run(self) -> int:
         """Print it."""
-        from nugpt.store import Store
+        from nugpt.store import opened
         from nugpt.store.plans import plans
         from nugpt.sweep.state import spent
 
@@ -45,7 +45,7 @@ class Status:
             raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
         if not self.store.is_dir():
             raise ValueError(f"store {self.store} does not exist")
-        store = Store(self.store)
+        store = opened(self.store)
         found = [d for d in plans(store) if self.plan in (None, d.path.name)]
         if self.plan is not None and not found:
             raise ValueError(f"store {self.store} has no plan {self.plan!r}, it has {_names(store)}")

@@ -5,27 +5,37 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from nugpt.cli.show import counted
 
+if TYPE_CHECKING:
+    from nugpt.store.transfer import Merged
+
 
 @dataclass(frozen=True)
 class Pack:
-    """Write records and metrics of a store's ended runs, and its plans, to one small file."""
+    """Write records and metrics of a store's ended runs, and its plans, to one small file; or add them to an archive.
+
+    An archive is a folder of plain text to keep beside code: of the metrics what answers are made from, and no place of
+    this machine.
+    """
 
     file: Annotated[Path, tyro.conf.Positional]
-    """The file to write, such as results.tar.gz."""
+    """The file to write, such as results.tar.gz; or an archive's folder, such as results/mine, a name without a dot."""
     store: Path = Path("runs")
     """The store to pack."""
 
     def run(self) -> int:
         """Pack."""
         from nugpt.store import Store
+        from nugpt.store.archive import pack_folder
         from nugpt.store.transfer import pack
 
+        if self.file.is_dir() or not self.file.suffix:
+            return _say_merged(f"{self.file}", pack_folder(Store(self.store), self.file))
         count = pack(Store(self.store), self.file)
         print(f"{counted(count, 'run')} in {self.file}, {self.file.stat().st_size:,} bytes")
         return 0
@@ -36,25 +46,32 @@ class Merge:
     """Add what others packed to a store; nothing there is overwritten, and a disagreement is named (exit status 1)."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Files made by `nugpt store pack`."""
+    """Files and archives made by `nugpt store pack`."""
     store: Path = Path("runs")
-    """The store to add to."""
+    """The store to add to, or an archive."""
 
     def run(self) -> int:
         """Merge."""
         from nugpt.store import Store
+        from nugpt.store.archive import is_archive, merge_folder
         from nugpt.store.transfer import merge
 
         if not self.files:
             raise ValueError("no file to merge: give files made by `nugpt store pack`")
         status = 0
         for file in self.files:
-            merged = merge(file, Store(self.store))
-            print(f"{file}: {counted(merged.added, 'run')} added, {merged.same} were there already")
-            for conflict in merged.conflicts:  # file by file: the next one may be refused
-                print(f"nugpt: conflict, left as it is: {conflict}", file=sys.stderr)
-                status = 1
+            # Told file by file: the next one may be refused.
+            merged = merge_folder(file, self.store) if is_archive(self.store) else merge(file, Store(self.store))
+            status = max(status, _say_merged(str(file), merged))
         return status
+
+
+def _say_merged(what: str, merged: Merged) -> int:
+    """What was added, and every disagreement; 1 where there is one."""
+    print(f"{what}: {counted(merged.added, 'run')} added, {merged.same} were there already")
+    for conflict in merged.conflicts:
+        print(f"nugpt: conflict, left as it is: {conflict}", file=sys.stderr)
+    return 1 if merged.conflicts else 0
 
 
 @dataclass(frozen=True)

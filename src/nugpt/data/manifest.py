@@ -5,7 +5,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 FORMAT = "nugpt-data"
@@ -142,6 +142,18 @@ class Manifest:
     def with_content_hash(self) -> "Manifest":
         """Return the manifest with the hash that follows from its content."""
         return replace(self, content_hash=content_hash(self))
+
+
+def facts(manifest: Manifest) -> dict[str, Any]:
+    """What a reader of results wants to know of the data that they were had on, as plain values without a place."""
+    return {
+        "inputs": [f"{one.name} ({one.kind})" for one in manifest.inputs],
+        "tokens": manifest.train.counts.tokens,
+        "validation_tokens": manifest.validation.counts.tokens,
+        "sources": {source.name: source.train.tokens for source in manifest.sources},
+        "tokenizer": PurePath(manifest.tokenizer.spec).name,
+        "vocab_size": manifest.tokenizer.vocab_size,
+    }
 
 
 def canonical_json(value: Any) -> str:

@@ -107,7 +107,7 @@ def read_store(
     there = [directory.path.name for directory in found]
     for name in names:
         if name not in there:
-            raise ValueError(f"store {store.root} has no plan {name!r}, it has {', '.join(there) or 'none'}")
+            raise ValueError(f"store {store.shown} has no plan {name!r}, it has {', '.join(there) or 'none'}")
     problems: list[str] = []
     read = []
     for directory in found:
@@ -130,7 +130,7 @@ def _title(read: Sequence[PlanRuns]) -> str:
 
 
 def _recommendation(store: Store, problems: list[str]) -> Any:
-    path = store.root / RECOMMENDATION
+    path = store.shown / RECOMMENDATION
     if not path.is_file():
         return None
     try:
@@ -167,7 +167,7 @@ def _read_curve(
             record = RunDirectory(path).record()
         except ValueError as error:
             problems.append(str(error))
-        files = _relative(path, page_folder) if path.is_dir() else None
+        files = _relative(path, page_folder) if path.is_dir() and store.archive is None else None
         rows = RunDirectory(path).read_metrics(("alignment", "lerp")) if record is not None else []
         course = tuple(row for row in rows if row["kind"] == "lerp")
         runs.append(replace(_run(spec.hash, log2_lr, seed, record, loss, files), course=course))

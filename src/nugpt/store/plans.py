@@ -37,6 +37,7 @@ class PlanDirectory:
     @classmethod
     def of(cls, store: Store, plan: Plan) -> PlanDirectory:
         """The directory of this plan, made if it is new; another plan of the same name is refused."""
+        store.check_runs_here()
         directory = cls(store.root / "plans" / plan.name)
         directory.path.mkdir(parents=True, exist_ok=True)
         if not (directory.path / "plan.json").is_file():

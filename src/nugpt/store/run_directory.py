@@ -18,19 +18,34 @@ from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
 DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
+ARCHIVE_FILE = "archive.json"  # what tells an archive of results, which nothing runs in, from a store
 
 
 class Store:
     """A directory of run directories."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, archive: Path | None = None) -> None:
         self.root = root
+        self.archive = archive  # the folder of text that it was made from, to be read, for a while
+
+    @property
+    def shown(self) -> Path:
+        """The folder as the user knows it."""
+        return self.archive or self.root
 
     def run(self, spec: RunSpec) -> RunDirectory:
         """The directory of this run, made if it is new."""
+        self.check_runs_here()
         directory = RunDirectory(self.root / spec.hash)
         directory.create(spec)
         return directory
+
+    def check_runs_here(self) -> None:
+        """Refuse an archive: it holds results to read."""
+        if self.archive is not None or (self.root / ARCHIVE_FILE).is_file():
+            raise ValueError(
+                f"{self.shown} is an archive of results, in which nothing runs: `nugpt store merge` takes it to a store"
+            )
 
     def find(self, name: str) -> RunDirectory:
         """The run whose hash begins with `name`, or the directory of that path."""

@@ -8,7 +8,7 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,7 +48,7 @@ def pack(store: Store, file: Path) -> int:
         raise ValueError(f"{file} exists: choose another name")
     if not file.parent.is_dir():
         raise ValueError(f"{file.parent} is no directory: make it, or choose another place for {file.name}")
-    members = dict(_members(store))
+    members = dict(members_of(store))
     if not members:
         raise ValueError(f"store {store.root} has no ended run to pack")
     buffer = io.BytesIO()
@@ -61,7 +61,8 @@ def pack(store: Store, file: Path) -> int:
     return sum(name.endswith("/record.json") for name in members)
 
 
-def _members(store: Store) -> Iterator[tuple[str, bytes]]:
+def members_of(store: Store) -> Iterator[tuple[str, bytes]]:
+    """What a pack holds of a store: names in it, and contents."""
     for run in store.runs():
         if run.has_ended():
             for name in RUN_FILES:
@@ -80,20 +81,20 @@ def _members(store: Store) -> Iterator[tuple[str, bytes]]:
 
 
 def merge(file: Path, store: Store) -> Merged:
-    """Add a pack's runs, plans and checks to the store; what is there already stays, and a disagreement is named."""
-    packed = _read_pack(file)  # all of it is checked before anything is written
+    """Add the runs, plans and checks of a pack or archive; what is there already stays, and a disagreement is named."""
+    packed = read_pack(file)  # all of it is checked before anything is written
     added = same = 0
     conflicts = []
     for name, theirs in sorted(packed.runs.items()):
         run = RunDirectory(store.root / name)
         ours = run.record()
-        if ours is not None and _result(ours) == _result(theirs.record):
+        if ours is not None and result_of(ours) == result_of(theirs.record):
             _add_measured(run, theirs)
             same += 1
         elif ours is not None:
-            conflicts.append(f"{name}: {_words(ours)} here, {_words(theirs.record)} in {file.name}")
+            conflicts.append(f"{name}: {result_words(ours)} here, {result_words(theirs.record)} in {file.name}")
         elif run.newest_step() >= 0 or not _add_run(run, theirs):
-            conflicts.append(f"{name}: under way here, {_words(theirs.record)} in {file.name}")
+            conflicts.append(f"{name}: under way here, {result_words(theirs.record)} in {file.name}")
         else:
             added += 1
     for name, files in sorted(packed.plans.items()):
@@ -103,12 +104,12 @@ def merge(file: Path, store: Store) -> Merged:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content)
-        elif path.read_bytes() != content:
+        elif json.loads(path.read_bytes()) != json.loads(content):
             conflicts.append(f"coords/{name}: another check of the same name")
     return Merged(added, same, tuple(conflicts))
 
 
-def _add_run(run: RunDirectory, theirs: _PackedRun) -> bool:
+def _add_run(run: RunDirectory, theirs: PackedRun) -> bool:
     """Write a run that has begun nowhere here; False when a worker has just taken it."""
     run.create(theirs.spec)
     held = claim(run, STALE_AFTER)
@@ -121,10 +122,10 @@ def _add_run(run: RunDirectory, theirs: _PackedRun) -> bool:
     return True
 
 
-def _add_measured(run: RunDirectory, theirs: _PackedRun) -> None:
+def _add_measured(run: RunDirectory, theirs: PackedRun) -> None:
     """Take over what was measured of the same run elsewhere and never here; what is here stays."""
     here = {row.get("kind") for row in run.read_metrics()}
-    new = [row for row in _rows(theirs.files.get("metrics.jsonl", b"")) if row.get("kind") not in (None, *here)]
+    new = [row for row in rows_of(theirs.files.get("metrics.jsonl", b"")) if row.get("kind") not in (None, *here)]
     if new:
         run.add_measured(new)
 
@@ -140,53 +141,74 @@ def _add_plan(ours: PlanDirectory, files: Mapping[str, bytes]) -> list[str]:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content)
-        elif name != "plan.json" and path.read_bytes() != content:
+        elif name != "plan.json" and json.loads(path.read_bytes()) != json.loads(content):
             conflicts.append(f"plans/{ours.path.name}/{name}: other points were added here")
     return conflicts
 
 
-def _result(record: RunRecord) -> tuple[object, ...]:
+def result_of(record: RunRecord) -> tuple[object, ...]:
     """What two records of one run must agree in."""
     return record.status, record.steps, record.val_loss
 
 
-def _words(record: RunRecord) -> str:
+def result_words(record: RunRecord) -> str:
+    """The result, for a line that names a disagreement."""
     return f"{record.status}, validation loss {record.val_loss}"
 
 
 @dataclass(frozen=True)
-class _PackedRun:
+class PackedRun:
+    """A run that has ended."""
+
     spec: RunSpec
     record: RunRecord
     files: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
-class _Pack:
-    runs: dict[str, _PackedRun] = field(default_factory=dict)
+class Pack:
+    """What was packed of a store, checked."""
+
+    runs: dict[str, PackedRun] = field(default_factory=dict)
     plans: dict[str, dict[str, bytes]] = field(default_factory=dict)
     coords: dict[str, bytes] = field(default_factory=dict)
 
 
-def _read_pack(file: Path) -> _Pack:
-    """The pack's runs by hash, plans and checks by name; anything that is not of that form is refused."""
-    runs: dict[str, dict[str, bytes]] = {}
-    packed = _Pack()
+def read_pack(file: Path) -> Pack:
+    """The runs by hash, plans and checks by name, of a pack or an archive; what is not of that form is refused."""
+    from nugpt.store.archive import archive_members, is_archive
+
+    if is_archive(file):
+        return checked(file, archive_members(file))
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder and no archive of a store: it has no archive.json")
     try:
-        for name, content in _read_members(file):
-            of_run, of_plan = _RUN_MEMBER.fullmatch(name), _PLAN_MEMBER.fullmatch(name)
-            if of_run:
-                runs.setdefault(of_run[1], {})[of_run[2]] = content
-            elif of_plan:
-                packed.plans.setdefault(of_plan[1], {})[of_plan[2]] = content
-            elif of_coords := _COORDS_MEMBER.fullmatch(name):
-                packed.coords[of_coords[1]] = content
-            else:
-                raise ValueError(f"{file}: member {name!r} is not of a store's form")
+        return checked(file, _read_members(file))
     except FileNotFoundError:
-        raise ValueError(f"{file} does not exist: give a file made by `nugpt store pack`") from None
+        raise ValueError(f"{file} does not exist: give what `nugpt store pack` made") from None
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"{file} is not a whole pack of a store: {error}") from None
+
+
+def pack_of(store: Store) -> Pack:
+    """The store as if it had been packed and read back."""
+    return checked(store.root, members_of(store))
+
+
+def checked(file: Path, members: Iterable[tuple[str, bytes]]) -> Pack:
+    """Runs, plans and checks of these members, each a name in a store and its content."""
+    runs: dict[str, dict[str, bytes]] = {}
+    packed = Pack()
+    for name, content in members:
+        of_run, of_plan = _RUN_MEMBER.fullmatch(name), _PLAN_MEMBER.fullmatch(name)
+        if of_run:
+            runs.setdefault(of_run[1], {})[of_run[2]] = content
+        elif of_plan:
+            packed.plans.setdefault(of_plan[1], {})[of_plan[2]] = content
+        elif of_coords := _COORDS_MEMBER.fullmatch(name):
+            packed.coords[of_coords[1]] = content
+        else:
+            raise ValueError(f"{file}: member {name!r} is not of a store's form")
     for name, files in runs.items():
         packed.runs[name] = _packed_run(file, name, files)
     for name, files in packed.plans.items():
@@ -223,7 +245,7 @@ def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
             pass
 
 
-def _packed_run(file: Path, name: str, files: Mapping[str, bytes]) -> _PackedRun:
+def _packed_run(file: Path, name: str, files: Mapping[str, bytes]) -> PackedRun:
     """A run of the pack, its spec and record checked against its name."""
     if not {"spec.json", "record.json"} <= set(files):
         raise ValueError(f"{file}: run {name} lacks its spec or its record")
@@ -236,7 +258,7 @@ def _packed_run(file: Path, name: str, files: Mapping[str, bytes]) -> _PackedRun
             raise ValueError(f"{where[member]} is of run {found}")
     if "metrics.jsonl" in files:
         _check_rows(where["metrics.jsonl"], files["metrics.jsonl"])
-    return _PackedRun(spec, record, files)
+    return PackedRun(spec, record, files)
 
 
 def _json(content: bytes, where: str) -> Any:
@@ -246,7 +268,7 @@ def _json(content: bytes, where: str) -> Any:
         raise ValueError(f"{where}: not a whole JSON document: {error}") from None
 
 
-def _rows(content: bytes) -> list[dict[str, Any]]:
+def rows_of(content: bytes) -> list[dict[str, Any]]:
     """The rows of packed metrics, a cut-off last line left out."""
     rows = []
     lines = content.decode("utf-8").splitlines()
@@ -265,7 +287,7 @@ def _rows(content: bytes) -> list[dict[str, Any]]:
 
 def _check_rows(where: str, content: bytes) -> None:
     try:
-        _rows(content)
+        rows_of(content)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 

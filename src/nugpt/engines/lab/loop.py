@@ -24,6 +24,7 @@ from torch import Tensor
 import nugpt
 from nugpt.core.schedule import multiplier
 from nugpt.data import TokenDataset, prefetch
+from nugpt.data.manifest import facts
 from nugpt.data.tokenizer import TOKENIZER_FILE
 from nugpt.engines.lab.device import device_name
 from nugpt.engines.lab.ensemble import Ensemble, State
@@ -263,7 +264,8 @@ def keep_tokenizer(directory: RunDirectory, dataset: TokenDataset) -> None:
     tokenizer = dataset.tokenizer()
     if tokenizer.text:
         directory.keep_file(TOKENIZER_FILE, tokenizer.text.encode())
-    about = {"content_hash": dataset.content_hash, "end_of_text": tokenizer.end_of_text, "path": str(dataset.path)}
+    about: dict[str, Any] = {"content_hash": dataset.content_hash, "end_of_text": tokenizer.end_of_text}
+    about |= {"path": str(dataset.path), "facts": facts(dataset.manifest)}
     directory.keep_file("data.json", json.dumps(about).encode())
 
 
