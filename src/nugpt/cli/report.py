@@ -13,6 +13,7 @@ from nugpt.cli.show import print_json
 
 if TYPE_CHECKING:
     from nugpt.report import Written
+    from nugpt.report.answers import PlanAnswer
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Report:
     """The page's title."""
     formats: tuple[str, ...] = ("pdf", "svg", "png")
     """Of the figures."""
+    results: bool = False
+    """Instead write results.md, a page of Markdown on every study, and its figures under figures/results/."""
+    readme: Path | None = None
+    """With --results: also write the first screen of this README, between its markers."""
     json: bool = False
     """Print JSON."""
 
@@ -46,6 +51,10 @@ class Report:
         store = self.source or self.store
         if not store.is_dir():
             raise ValueError(f"store {store} does not exist")
+        if self.results:
+            return self._results(store)
+        if self.readme is not None:
+            raise ValueError("--readme goes with --results, which makes what is written there")
         source = read_store(opened(store), self.plan, STUDIES, self.out, self.title)
         if not source.plans and not source.problems:
             raise ValueError(f"store {store} has no plan to report on: `nugpt sweep` and `nugpt study` make one")
@@ -57,6 +66,18 @@ class Report:
         for problem in source.problems:
             print(f"nugpt: error: {problem}", file=sys.stderr)
         return 2 if source.problems else 0
+
+    def _results(self, store: Path) -> int:
+        from nugpt.cli.results import write_results
+
+        if self.plan or self.title is not None or self.json:
+            raise ValueError("--results is one page on every study: it takes no --plan, --title and --json")
+        written = write_results(store, self.out, self.readme)
+        for path in written.files:
+            print(path)
+        for problem in written.problems:
+            print(f"nugpt: error: {problem}", file=sys.stderr)
+        return 2 if written.problems else 0
 
 
 def _facts(written: Written) -> dict[str, Any]:
@@ -76,9 +97,14 @@ def _facts(written: Written) -> dict[str, Any]:
     }
 
 
+def plan_lines(plan: PlanAnswer) -> list[str]:
+    """A plan's runs, and the verdicts on its claims."""
+    runs = ", ".join(f"{n} {state}" for state, n in plan.states.items()) or "no runs"
+    told = [f"  {one.verdict.answer or 'open question'}: {one.claim.text}" for one in plan.judged]
+    return [f"plan {plan.plan.name}: {runs}", *told]
+
+
 def _print(written: Written) -> None:
     for plan in written.answers:
-        print(f"plan {plan.plan.name}: " + (", ".join(f"{n} {state}" for state, n in plan.states.items()) or "no runs"))
-        for one in plan.judged:
-            print(f"  {one.verdict.answer or 'open question'}: {one.claim.text}")
+        print("\n".join(plan_lines(plan)))
     print(f"{written.page} ({written.page.stat().st_size / 1e6:.2f} MB), {len(written.figures)} figure files beside it")

@@ -26,7 +26,7 @@ PRINT_DPI = 300
 STILL_DPI = (120, 80)  # the second where the page would be too large with the first
 STILL_COLOURS = 32  # a still is lines and letters: so few colours make it a quarter of the size
 MOST_BYTES = 3_000_000
-_SHOWS = {
+SHOWS = {
     "alignment": "alignment exponents",
     "alpha-course": "LERP coefficients during training",
     "loss": "loss against the learning rate",
@@ -58,9 +58,9 @@ def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS, le
         stills[COORDS] = [(f"{name}: sizes over width and depth", figure) for name, figure in checks.items()]
     for found in answers:
         for drawn in draw(found):
-            _settle(drawn.figure)
+            settle(drawn.figure)
             figures += _save(drawn, out / "figures", formats)
-            shows = f"{found.title}: {_SHOWS.get(drawn.kind, drawn.kind)}"
+            shows = f"{found.title}: {SHOWS.get(drawn.kind, drawn.kind)}"
             stills.setdefault(found.plan.name, []).append((shows, drawn.figure))
     path = out / PAGE
     write_bytes(path, _page(source, answers, stills))
@@ -92,12 +92,12 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
     for name, figure in figures.items():
-        _settle(figure)
+        settle(figure)
         made += _save(Drawn(name, "", "", figure), folder, formats)
     return made
 
 
-def _settle(figure: Figure) -> None:
+def settle(figure: Figure) -> None:
     """Lay the figure out once, for all formats."""
     from matplotlib import rc_context
 

@@ -41,3 +41,4 @@ class Study:
     figure: str | None = None  # the paper's label
     measures: tuple[str, ...] = ()  # measurements that its runs take beside the loss
     policy: Mapping[str, Policy] = field(default_factory=dict, hash=False)  # by scale; the default where none is given
+    limits: str = ""  # what runs below the paper's scale cannot say, for whoever reads the verdicts

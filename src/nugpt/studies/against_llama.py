@@ -75,4 +75,8 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits=(
+        "Two small shapes on one data set. A difference between architectures at this size says little about larger "
+        "models and longer training."
+    ),
 )

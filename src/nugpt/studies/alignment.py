@@ -11,6 +11,10 @@ from nugpt.spec.study_rules import Rule
 from nugpt.studies.grids import alignment_curves
 
 MEASURES = ("alignment",)
+LIMITS = (
+    "An exponent is a power of width, read over a few narrow widths, where a constant factor still weighs; and "
+    "training is short, so that what the paper calls the end comes early."
+)
 LARGER = "max(alpha, nu)"  # what the width exponents of η_hidden and η_output follow
 
 # One width in the paper; below its scale several, since a power of width shows only across widths.

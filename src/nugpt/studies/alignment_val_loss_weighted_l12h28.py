@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nugpt.spec.study import Study
-from nugpt.studies.alignment import MEASURES, OVER_LOSS, wider_runs
+from nugpt.studies.alignment import LIMITS, MEASURES, OVER_LOSS, wider_runs
 from nugpt.studies.grids import AS_PLANNED
 
 STUDY = Study(
@@ -15,4 +15,5 @@ STUDY = Study(
     curves=wider_runs,
     measures=MEASURES,
     policy=AS_PLANNED,
+    limits=LIMITS,
 )

@@ -62,4 +62,5 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits="One shape and small batches: nothing here reaches the batch beyond which a larger one stops paying.",
 )

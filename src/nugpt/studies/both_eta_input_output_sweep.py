@@ -64,4 +64,8 @@ STUDY = Study(
     ),
     curves=curves,
     policy=COARSE,
+    limits=(
+        "The smaller of the paper's models is larger than the larger one here, and the multiplier that a model wants "
+        "may move with the vocabulary."
+    ),
 )

@@ -31,4 +31,5 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits="The paper goes to 128 layers. How depth transfers beyond the deepest model here is not seen.",
 )

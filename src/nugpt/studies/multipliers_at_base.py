@@ -48,4 +48,5 @@ STUDY = Study(
     ),
     curves=curves,
     policy=COARSE,
+    limits="Tuned on one small shape, data set and vocabulary, for use at the same: not a recommendation for others.",
 )

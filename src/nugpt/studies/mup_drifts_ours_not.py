@@ -25,4 +25,8 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits=(
+        "Full alignment describes the first steps of training better than its end, so over short runs CompleteP may "
+        "drift less than it would over long ones."
+    ),
 )

@@ -62,4 +62,7 @@ STUDY = Study(
     ),
     curves=curves,
     policy=AS_PLANNED,
+    limits=(
+        "Each role is moved alone around one point, and each width has few seeds: how roles move together is not seen."
+    ),
 )

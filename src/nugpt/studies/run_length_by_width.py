@@ -71,4 +71,8 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits=(
+        "That the best exponent tends to three quarters is a statement about the limit of long training. Two lengths "
+        "show a direction, not a limit."
+    ),
 )

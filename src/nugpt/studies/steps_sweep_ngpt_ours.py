@@ -40,4 +40,8 @@ STUDY = Study(
     claims=(Claim("The best learning rate falls as iterations to the power −1/3.", inverse_cube_root("nugpt")),),
     curves=curves,
     policy=POLICY,
+    limits=(
+        "The longest run here is a small part of the paper's. A power law over these lengths need not be the one over "
+        "longer ones."
+    ),
 )

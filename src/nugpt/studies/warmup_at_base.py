@@ -61,4 +61,5 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits="One shape and one length: what warm-up does to larger models and longer runs is not seen.",
 )

@@ -26,4 +26,8 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits=(
+        "The exponents are argued for in the limit of long training. Runs as short as these spend much of their "
+        "length in its first phase, where other exponents may fit better."
+    ),
 )

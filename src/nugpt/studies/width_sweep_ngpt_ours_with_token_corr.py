@@ -31,4 +31,8 @@ STUDY = Study(
     ),
     curves=curves,
     policy=POLICY,
+    limits=(
+        "Sizes and lengths grow together from very short runs on, with fewer tokens per parameter than the paper's: a "
+        "power that bends with length would show as drift."
+    ),
 )

@@ -36,4 +36,5 @@ STUDY = Study(
     claims=(Claim("The best learning rate falls as iterations to the power −1/3.", inverse_cube_root("nugpt")),),
     curves=curves,
     policy=POLICY,
+    limits="The lengths are below the paper's, and width grows with them: the slope holds what width does too.",
 )

@@ -1,0 +1,293 @@
+"""`nugpt report --results`: the results page, its figures and the README's first screen, from an archive or a store."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, spent_text
+from nugpt.cli.report import plan_lines
+from nugpt.cli.show import print_table
+
+if TYPE_CHECKING:
+    from nugpt.report.answers import PlanAnswer
+    from nugpt.report.readme import Shown
+    from nugpt.report.results import Section
+    from nugpt.report.source import PlanRuns
+    from nugpt.spec.plan import Plan
+    from nugpt.spec.study import Study
+    from nugpt.store import Store
+
+PAGE, FIGURES = "results.md", "figures/results"
+STALE_AFTER = 300.0
+LARGER_HEADS = 64  # of the model that the README's recommendation is for: twice the widest that `evidence` sweeps
+DATA = "DATA"  # where the reader has prepared the data set
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was written, and what could not be read."""
+
+    files: tuple[Path, ...]
+    problems: tuple[str, ...]
+
+
+def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
+    """The page, its figures, and the README's part; what was there of them before is replaced."""
+    from nugpt.report.results import page
+    from nugpt.store import opened
+
+    store = opened(path)
+    texts: dict[Path, str] = {}
+    sections, problems = read_sections(store, path, out, texts)
+    data = data_of(store)
+    rebuild = _command("report", path, "-o", out, "--results", *(("--readme", readme) if readme else ()))
+    rules = "[studies.md](studies.md)" if (out / "studies.md").is_file() else "`nugpt study list`"
+    texts[out / PAGE] = page(sections, data, rebuild, rules, problems) + f"\n<!-- from {digest(path)} -->\n"
+    if readme is not None:
+        texts[readme] = _readme(readme, sections, data, path, out, texts)
+    kept = {file for file in texts if file.suffix == ".svg"}
+    for file in (out / FIGURES).glob("*.svg"):
+        if file not in kept:
+            file.unlink()
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return Results(tuple(texts), tuple(problems))
+
+
+def digest(path: Path) -> str:
+    """Names what a page was made from: all of an archive's files, or the records and plans of a store."""
+    files = [
+        *path.glob("*.json*"),
+        *path.glob("runs/*.jsonl"),
+        *path.glob("plans/*.jsonl"),
+        *path.glob("coords/*.json"),
+    ]
+    files += [*path.glob("notes/*.md"), *path.glob("*/record.json"), *path.glob("plans/*/*.json")]
+    files += path.glob("plans/*/added/*.json")
+    found = hashlib.sha256()
+    for file in sorted(set(files)):
+        found.update(file.relative_to(path).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return f"sha256 {found.hexdigest()}"
+
+
+def _command(*words: object) -> str:
+    return "nugpt " + " ".join(shlex.quote(word.as_posix() if isinstance(word, Path) else str(word)) for word in words)
+
+
+def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -> tuple[list[Section], tuple[str, ...]]:
+    """Every study in the order of `evidence`, then plans of no study; their figures go to `texts`."""
+    from nugpt.report import read_store
+    from nugpt.report.answers import answer_plan
+    from nugpt.report.results import Section
+    from nugpt.spec.study import Study
+    from nugpt.studies import EVIDENCE, STUDIES
+
+    source = read_store(store, (), STUDIES, out)
+    sections: list[Section] = []
+    taken: set[str] = set()
+
+    def add(study: Study, runs: PlanRuns | None) -> None:
+        if runs is None:
+            command = _command("study", study.id, "--scale", "evidence", "--data", DATA, "--run")
+            sections.append(Section(study, "evidence", None, 0, False, command))
+            return
+        taken.add(runs.name)
+        found = answer_plan(runs)
+        plan, left, grows = _standing(store, runs.name)
+        note = path / "notes" / f"{study.id}.md"
+        made = Section(study, runs.scale or "", found, left, grows, again(study, plan), note=_note(note))
+        sections.append(replace(made, figures=_figures(found, out, texts) if made.state != "not run yet" else ()))
+
+    for id in (id for row in EVIDENCE.values() for id in row):
+        mine: list[PlanRuns | None] = [runs for runs in source.plans if runs.study is STUDIES[id]]
+        for one in mine or [None]:
+            add(STUDIES[id], one)
+    for runs in source.plans:
+        if runs.name not in taken:
+            add(Study(runs.name, runs.name, "as its curves say", (), lambda scale, setting: ()), runs)
+    return sections, source.problems
+
+
+def _note(path: Path) -> str:
+    from nugpt.report.results import check_note
+    from nugpt.studies import STUDIES
+
+    return check_note(path.as_posix(), path.read_text(encoding="utf-8"), STUDIES) if path.is_file() else ""
+
+
+def _standing(store: Store, name: str) -> tuple[Plan, int, bool]:
+    """The plan, how many runs it still wants, and whether its curves call for more."""
+    from nugpt.store.plans import PlanDirectory
+    from nugpt.sweep.grow import next_points
+    from nugpt.sweep.state import plan_state
+
+    directory = PlanDirectory(store.root / "plans" / name)
+    plan = directory.plan()
+    curves = plan_state(plan, directory, STALE_AFTER)
+    left = {place.spec.hash for curve in curves for place in curve.left(plan.policy)}
+    return plan, len(left), any(next_points(curve, plan.policy) for curve in curves)
+
+
+def again(study: Study, plan: Plan) -> str:
+    """The command that makes this plan and runs it: with the multipliers that give its very runs."""
+    from nugpt.spec.study import Setting
+    from nugpt.studies import STUDIES
+    from nugpt.studies import plan as planned
+
+    if study.id not in STUDIES or plan.scale is None:
+        return _command("sweep", "--name", plan.name, "--data", DATA, "--run")
+    words = ["study", study.id, "--scale", plan.scale, "--data", DATA, "--precision", plan.curves[0].spec.precision]
+    spec = plan.curves[0].spec
+    for multipliers in _multipliers(plan):
+        setting = Setting(spec.data, spec.model.vocab_size, spec.precision, multipliers)
+        made = replace(planned(study, plan.scale, setting), name=plan.name)
+        if made.hash == plan.hash:
+            given = [word for role, value in multipliers.items() for word in (role, f"{value:g}")]
+            words += ["--multiplier", *given] if given else []
+            words += ["--name", plan.name] if plan.name != f"{study.id}-{plan.scale}" else []
+            return _command(*words, "--run")
+    return f"# the store's plan is not one that this version of the study makes\n{_command(*words, '--run')}"
+
+
+def _multipliers(plan: Plan) -> Iterator[dict[str, float]]:
+    """What --multiplier may have been: nothing, or what some curve has that its table does not."""
+    yield {}
+    found: dict[str, float] = {}
+    for curve in plan.curves:
+        spec = curve.spec
+        plain = replace(spec, multipliers={}).multipliers
+        found |= {role: value for role, value in spec.multipliers.items() if value != plain[role]}
+        yield dict(found)
+
+
+def data_of(store: Store) -> list[dict[str, Any]]:
+    """What is known of the data sets that the store's runs were trained on."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in store.runs():
+        file = run.path / "data.json"
+        about = json.loads(file.read_bytes()) if file.is_file() else {}
+        if isinstance(about, dict) and isinstance(about.get("content_hash"), str):
+            kept = {"content_hash": about["content_hash"], "facts": about.get("facts")}
+            if about["content_hash"] not in found or kept["facts"] is not None:
+                found[about["content_hash"]] = kept
+    return [found[key] for key in sorted(found)]
+
+
+def _figures(found: PlanAnswer, out: Path, texts: dict[Path, str]) -> tuple[tuple[str, str], ...]:
+    from nugpt.report.figures import draw
+    from nugpt.report.vector import svg
+    from nugpt.report.write import SHOWS, settle
+
+    made = []
+    for drawn in draw(found):
+        settle(drawn.figure)
+        text = svg(drawn.figure)
+        same = next((file for file, other in texts.items() if other == text), out / FIGURES / f"{drawn.name}.svg")
+        texts[same] = text  # studies that are views of the same runs share figures
+        name = same.relative_to(out).as_posix()
+        made.append((name, f"{found.title}: {SHOWS.get(drawn.kind, drawn.kind)}"))
+    return tuple(made)
+
+
+# ── the README ──
+
+
+def _readme(
+    readme: Path,
+    sections: Sequence[Section],
+    data: Sequence[dict[str, Any]],
+    path: Path,
+    out: Path,
+    texts: dict[Path, str],
+) -> str:
+    from nugpt.report.figures.headline import draw_headline, held_out_star, paths_over_width
+    from nugpt.report.readme import HELD_OUT, WIDTH, answered, first_screen, replaced
+    from nugpt.report.results import scale_words
+    from nugpt.report.vector import svg
+    from nugpt.report.write import settle
+
+    figures: dict[str, str] = {}
+    width, held_out = answered(sections, WIDTH), answered(sections, HELD_OUT)
+    paths = paths_over_width(width.found) if width is not None and width.found is not None else {}
+    commands: list[Shown] = []
+    if len(paths) == 2 and width is not None and width.found is not None:
+        star = held_out_star(held_out.found if held_out is not None else None)
+        for ground, dark in (("light", False), ("dark", True)):
+            figure = draw_headline(paths, star, dark)
+            settle(figure)
+            file = out / FIGURES / f"headline-{ground}.svg"
+            texts[file] = svg(figure, transparent=True)
+            figures[ground] = _from(readme, file)
+        commands = _shown(width, path)
+    scale = scale_words(sections, data) if figures else ""
+    part = first_screen(sections, figures, commands, scale, _from(readme, out / PAGE))
+    return replaced(readme.read_text(encoding="utf-8"), part, readme.name)
+
+
+def _from(readme: Path, file: Path) -> str:
+    """The way from the README to a file."""
+    import os
+
+    return Path(os.path.relpath(file, readme.parent)).as_posix()
+
+
+def _shown(width: Section, path: Path) -> list[Shown]:
+    """Four commands with what they print; one that these records cannot answer is left out."""
+    from nugpt.report.readme import Shown, cost_of
+
+    assert width.found is not None
+    plan = width.found.plan.name
+    fit = _command("fit", path, "--plan", plan)
+    recommend = _command("recommend", "--from", path, "--plan", plan, "--n-heads", LARGER_HEADS)
+    printed = {command: _printed(command) for command in (fit, recommend)}
+    shown = [Shown(width.command, _end_of_run(path, plan), f"The study behind the figure: {cost_of(width)}", False)]
+    if (drift := _between(printed[fit], "drift, octaves", "regret of")) is not None:
+        shown.append(Shown(fit, ["…", *drift, "…"], "What its records say, without a GPU:", True))
+    if printed[recommend]:
+        told = "The learning rate for a model that nobody has swept, without a GPU:"
+        shown.append(Shown(recommend, [*printed[recommend][:4], "…"], told, True))
+    report = _command("report", path, "-o", "report")
+    shown.append(Shown(report, ["…", *plan_lines(width.found), "…"], "All of it as one page, without a GPU:", False))
+    return shown
+
+
+def _printed(command: str) -> list[str]:
+    """The lines of its output that are not empty; none where it refuses."""
+    from nugpt.cli.main import main
+
+    out, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+        status = main(shlex.split(command)[1:])
+    return [line.rstrip() for line in out.getvalue().splitlines() if line.strip()] if status == 0 else []
+
+
+def _between(lines: Sequence[str], first: str, last: str) -> list[str] | None:
+    begin = next((i for i, line in enumerate(lines) if line.startswith(first)), None)
+    if begin is None:
+        return None
+    end = next((i for i, line in enumerate(lines) if i > begin and line.startswith(last)), len(lines))
+    return list(lines[begin:end])
+
+
+def _end_of_run(path: Path, plan: str) -> list[str]:
+    """What a plan's launch prints once all its runs have ended."""
+    from nugpt.store import opened
+    from nugpt.store.plans import PlanDirectory
+    from nugpt.sweep.state import plan_state, spent
+
+    directory = PlanDirectory(opened(path).root / "plans" / plan)
+    curves = plan_state(directory.plan(), directory, STALE_AFTER)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
+    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    return ["…", *lines, spent_text(spent(curves))]

@@ -1,0 +1,98 @@
+"""The README's first screen, as far as records have it: one figure, one line of loss, commands, one word on scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nugpt.report.answers import Judged, PlanAnswer
+from nugpt.report.results import COMPLETE, Section, estimates, minutes, minutes_word
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+WIDTH, HELD_OUT, BASELINE = "width-fixed-steps", "held-out", "against-llama"
+NOTHING = (
+    "This repository has not yet reproduced the paper's measurements; [docs/paper-map.md](docs/paper-map.md) says what "
+    "exists and what does not."
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command of the README: what was typed, the lines that it printed, and what it cost, in words."""
+
+    command: str
+    output: Sequence[str]
+    cost: str
+    again: bool  # whether printing it again needs nothing but the archive
+
+
+def answered(sections: Sequence[Section], id: str) -> Section | None:
+    """The study's section, where it is complete."""
+    return next((s for s in sections if s.study.id == id and s.state == COMPLETE), None)
+
+
+def first_screen(
+    sections: Sequence[Section], figures: Mapping[str, str], commands: Sequence[Shown], scale: str, page: str
+) -> str:
+    """What stands between the markers; a plain sentence while the width study is not complete."""
+    width = answered(sections, WIDTH)
+    if width is None or width.found is None or not figures:
+        return NOTHING
+    parts = [_figure(width.found, figures), _caption(sections, width)]
+    if (line := _loss_line(sections)) is not None:
+        parts.append(line)
+    parts += [_command(one) for one in commands]
+    parts.append(f"{scale} All of it, study by study: [{page}]({page}).")
+    return "\n\n".join(parts)
+
+
+def _figure(found: PlanAnswer, figures: Mapping[str, str]) -> str:
+    told = "; ".join(f"{one.claim.text.rstrip('.')}: {one.verdict.answer or 'open'}" for one in found.judged[:2])
+    return (
+        "<picture>\n"
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{figures["dark"]}">\n'
+        f'  <img alt="The best learning rate against width, nGPT and νGPT. {told}." src="{figures["light"]}">\n'
+        "</picture>"
+    )
+
+
+def _caption(sections: Sequence[Section], width: Section) -> str:
+    assert width.found is not None
+    told = [f"{_said(one)}, octaves of η per octave of width." for one in width.found.judged[:2]]
+    held_out = answered(sections, HELD_OUT)
+    if held_out is not None and held_out.found is not None:
+        one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
+        told.append(f"{_said(one)}, octaves.")
+    return " ".join(told) + " In brackets: 90 % intervals."
+
+
+def _said(one: Judged) -> str:
+    return f"{one.claim.text.rstrip('.')}: **{one.verdict.answer or 'open'}**, {estimates(one)}"
+
+
+def _loss_line(sections: Sequence[Section]) -> str | None:
+    found = answered(sections, BASELINE)
+    if found is None or found.found is None:
+        return None
+    one = found.found.judged[0]
+    return f"{_said(one)}, nats of νGPT's loss less the tuned plain transformer's."
+
+
+def _command(one: Shown) -> str:
+    run = "<!-- run -->\n" if one.again else ""
+    text = "\n".join(one.output)
+    return f"{one.cost}\n\n{run}```sh\n{one.command}\n```\n\n```text\n{text}\n```"
+
+
+def cost_of(section: Section) -> str:
+    """What a study's runs took, in words."""
+    runs = [run for run in section.runs if run.ended]
+    return f"{len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}."
+
+
+def replaced(text: str, part: str, name: str) -> str:
+    """The document with this part between its markers; one without markers is refused."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"{name} has no place for results: it needs one line {BEGIN} and, below it, one line {END}")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{part}\n{END}{rest.split(END)[1]}"

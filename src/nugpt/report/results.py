@@ -1,0 +1,317 @@
+"""Results as a page of plain Markdown: every study with its verdicts, what they rest on, and what they cost.
+
+Every number is taken from the records; what a person writes about them stands in notes without numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
+from nugpt.fit.verdict import Estimate
+from nugpt.report.answers import Judged, PlanAnswer
+from nugpt.report.layout import label_text, varying
+from nugpt.report.sections import OPEN
+from nugpt.report.source import CurveRuns, Run
+from nugpt.report.words import NONE, between, counted, number, short
+from nugpt.spec.study import Setting, Study
+from nugpt.spec.study_rules import describe
+
+NOT_RUN, NOT_COMPLETE, COMPLETE = "not run yet", "not complete", "complete"
+FOLD = 12  # rows of a table from which on it is folded away
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study and its plan, as far as there is one."""
+
+    study: Study
+    scale: str
+    found: PlanAnswer | None  # none: no run of it is there
+    left: int  # runs that its grid, as it is now, still wants
+    grows: bool  # or its curves call for more points
+    command: str  # that does it again
+    figures: tuple[tuple[str, str], ...] = ()  # path from the page, and what it shows
+    note: str = ""  # what a person has to say about it
+
+    @property
+    def state(self) -> str:
+        """One of three words."""
+        if self.found is None or not any(run.ended for run in self.runs):
+            return NOT_RUN
+        return NOT_COMPLETE if self.left or self.grows else COMPLETE
+
+    @property
+    def runs(self) -> list[Run]:
+        """Each once."""
+        curves = self.found.plan.curves if self.found is not None else ()
+        return list({run.id: run for curve in curves for run in curve.runs}.values())
+
+
+def check_note(name: str, text: str, known: Iterable[str]) -> str:
+    """A note, if it has no number of its own: numbers are the records' to say. Names of studies may have some."""
+    for line, words in enumerate(text.splitlines(), 1):
+        bare = words
+        for id in sorted(known, key=len, reverse=True):
+            bare = bare.replace(f"`{id}`", "")
+        if found := re.search(r"\S*\d\S*", bare):
+            raise ValueError(
+                f"{name}:{line}: {found[0]!r} has a digit, but a note's numbers cannot be checked against the records: "
+                f"leave it to the page, or write it as a word"
+            )
+    return text.strip()
+
+
+def page(
+    sections: Sequence[Section],
+    data: Sequence[Mapping[str, Any]],
+    rebuild: str,
+    rules: str = "`nugpt study list`",
+    problems: Sequence[str] = (),
+) -> str:
+    """The whole page; `rebuild` is the command that writes it, `rules` where a reader finds what was asked."""
+    parts = [_head(sections, data, rebuild, rules), *(f"**Could not be read:** {one}" for one in problems)]
+    parts += [_glance(sections), *(_section(section) for section in sections)]
+    return "\n\n".join(parts) + "\n"
+
+
+# ── the head ──
+
+
+def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuild: str, rules: str) -> str:
+    runs = {run.id: run for section in sections for run in section.runs if run.ended}
+    states = Counter(section.state for section in sections)
+    intro = (
+        "# Results\n\n"
+        "What this repository has measured so far, study by study. This page is written from the records alone by\n\n"
+        f"```sh\n{rebuild}\n```\n\n"
+        "which needs no GPU and gives the same page to the letter. What each study asks, and the rule that decides "
+        f"each claim, were fixed before the runs: {rules}."
+    )
+    if not runs:
+        return f"{intro}\n\nNo run is in the archive yet: every study below is **{NOT_RUN}**."
+    ended = Counter(run.state for run in runs.values())
+    rows = [
+        ["runs", f"{len(runs):,}: " + ", ".join(f"{n:,} {state}" for state, n in sorted(ended.items()))],
+        [minutes_word(runs.values()), f"{minutes(runs.values()):.1f}, runs that studies share counted once"],
+        ["studies", ", ".join(f"{states[s]} {s}" for s in (COMPLETE, NOT_COMPLETE, NOT_RUN) if states[s])],
+        ["claims of complete studies", _counts(sections)],
+        *([f"data {i}" if len(data) > 1 else "data", _data(one)] for i, one in enumerate(data, 1)),
+        ["carried by", "; ".join(_carriers(runs.values()))],
+    ]
+    return f"{intro}\n\n{table(['', ''], rows)}\n\n{scale_words(sections, data)}"
+
+
+def _counts(sections: Sequence[Section]) -> str:
+    judged = [one for s in sections if s.state == COMPLETE and s.found for one in s.found.judged]
+    count = Counter(one.verdict.answer or OPEN for one in judged)
+    words = {HOLDS: "hold", FAILS: "do not hold", UNDECIDED: "not decided here", OPEN: "open questions"}
+    return ", ".join(f"{count.get(key, 0)} {word}" for key, word in words.items())
+
+
+def _data(one: Mapping[str, Any]) -> str:
+    told = [f"content hash `{one['content_hash'][:16]}`"]
+    facts = one.get("facts")
+    if isinstance(facts, Mapping):
+        sources = ", ".join(f"{name} {tokens:,}" for name, tokens in facts["sources"].items())
+        told = [
+            f"{', '.join(facts['inputs'])}: {facts['tokens']:,} tokens for training ({sources})",
+            f"{facts['validation_tokens']:,} held back for validation",
+            f"tokenizer {facts['tokenizer']} of {facts['vocab_size']:,} ids",
+            *told,
+        ]
+    return "; ".join(told)
+
+
+def _carriers(runs: Iterable[Run]) -> list[str]:
+    ways = Counter(
+        ", ".join(
+            f"{key} {run.carried_by[key]}"
+            for key in ("device", "engine", "nugpt", "torch", "python")
+            if key in run.carried_by
+        )
+        for run in runs
+        if run.carried_by
+    )
+    return [f"{way} ({counted(n, 'run')})" for way, n in sorted(ways.items())]
+
+
+def scale_words(sections: Sequence[Section], data: Sequence[Mapping[str, Any]]) -> str:
+    """How small the runs are that the page speaks of, and what they were trained on."""
+    specs = [
+        c.spec for s in sections if s.found for c in s.found.plan.curves if c.spec and any(r.ended for r in c.runs)
+    ]
+    if not specs:
+        return ""
+    widths = [spec["model"]["n_heads"] * spec["model"]["head_dim"] for spec in specs]
+    layers, steps = [spec["model"]["n_layers"] for spec in specs], [spec["steps"] for spec in specs]
+    tokens = [spec["batch"] * spec["model"]["seq_len"] for spec in specs]
+    papers = [c.spec for s in sections for c in s.study.curves("paper", Setting("any", 1))]
+    theirs = f"up to d_model {max(p.model.d_model for p in papers):,} and {max(p.steps for p in papers):,} steps"
+    named = " ".join(str(one.get("facts", {}).get("inputs", "")) for one in data).lower()
+    other = "" if "fineweb" in named else " The paper's data is FineWeb-Edu; here it is not."
+    return (
+        f"**Scale.** Models of {_span(layers)} layers and d_model {_span(widths)}, trained for {_span(steps)} steps of "
+        f"{_span(tokens)} tokens; the paper's studies go {theirs}.{other} A verdict is about runs like these."
+    )
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _glance(sections: Sequence[Section]) -> str:
+    rows = []
+    for section in sections:
+        name = f"[`{section.study.id}`](#{anchor(section)})"
+        if section.found is None or section.state == NOT_RUN:
+            rows.append([name, NOT_RUN, "", ""])
+            continue
+        rows += [[name, verdict_words(section, one), one.claim.text, estimates(one)] for one in section.found.judged]
+        rows += [] if section.found.judged else [[name, section.state, "", ""]]
+    return "## At a glance\n\n" + table(["study", "verdict", "claim or question", "estimate (90 % interval)"], rows)
+
+
+def anchor(section: Section) -> str:
+    """As a heading that is a study's id becomes one."""
+    return section.study.id.lower()
+
+
+def verdict_words(section: Section, one: Judged) -> str:
+    """The verdict; of a study that is not complete, what it would be so far."""
+    answer = one.verdict.answer or OPEN
+    return answer if section.state == COMPLETE else f"{NOT_COMPLETE} (so far: {answer})"
+
+
+def estimates(one: Judged) -> str:
+    """Each number of a verdict with its interval, or why there is none."""
+    return "; ".join(map(_estimate, one.verdict.estimates)) or one.verdict.reason
+
+
+def _estimate(one: Estimate) -> str:
+    where = f"{one.where}: " if one.where else ""
+    if one.value is None:
+        bound = between(one.interval)
+        return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, "unbounded") else "")
+    return f"{where}{short(one.value)} ({short(one.interval.low)} to {short(one.interval.high)})"
+
+
+# ── a study ──
+
+
+def _section(section: Section) -> str:
+    study = section.study
+    of = f", the paper's `{study.figure}`" if study.figure else ""
+    parts = [f"## {study.id}", f"{study.title}. Varies: {study.varies}{of}."]
+    if section.found is None or section.state == NOT_RUN:
+        parts.append(f"**{NOT_RUN.capitalize()}.** To run it:")
+        parts.append(f"```sh\n{section.command}\n```")
+        parts += [f"- {claim.text} Rule: {describe(claim.rule)}." for claim in study.claims]
+        return "\n\n".join(parts[:4]) + "\n\n" + "\n".join(parts[4:])
+    parts.append(_state(section))
+    parts += [f"![{shows}]({path})" for path, shows in section.figures]
+    parts.append("\n".join(_claim(section, one) for one in section.found.judged))
+    parts.append(table(["", ""], _facts(section)))
+    parts.append(f"To do it again:\n\n```sh\n{section.command}\n```")
+    parts.append(_losses(section.found))
+    if study.limits:
+        parts.append(f"**What this scale cannot say.** {study.limits}")
+    if section.note:
+        parts.append(section.note)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _state(section: Section) -> str:
+    ended = sum(run.ended for run in section.runs)
+    if section.state == COMPLETE:
+        return f"**Complete**: all {ended:,} runs of its grid have ended."
+    why = f"{ended:,} of {len(section.runs):,} runs have ended" if section.left else "its curves call for more points"
+    return f"**Not complete**: {why}. What follows is what they say so far."
+
+
+def _claim(section: Section, one: Judged) -> str:
+    return (
+        f"- **{verdict_words(section, one)}** — {one.claim.text} Estimate: {estimates(one)}. "
+        f"Rule: {describe(one.claim.rule)}."
+    )
+
+
+def _facts(section: Section) -> list[list[str]]:
+    found = section.found
+    assert found is not None
+    curves = [curve for curve in found.plan.curves if any(run.ended for run in curve.runs)]
+    runs = [run for run in section.runs if run.ended]
+    states = Counter(run.state for run in runs)
+    sizes = dict.fromkeys(
+        f"{c.label['layers']}×{c.label['heads']}" for c in curves if {"layers", "heads"} <= set(c.label)
+    )
+    lengths = sorted({spec["steps"] for curve in curves if (spec := curve.spec)})
+    seeds = Counter(len({run.seed for run in curve.runs if run.ended}) for curve in curves)
+    return [
+        ["runs", ", ".join(f"{n:,} {state}" for state, n in sorted(states.items()))],
+        ["seeds", ", ".join(f"{n} on {counted(k, 'curve')}" for n, k in sorted(seeds.items(), reverse=True))],
+        ["layers × heads", ", ".join(sizes) or NONE],
+        ["steps", ", ".join(f"{n:,}" for n in lengths) or NONE],
+        [minutes_word(runs), f"{minutes(runs):.1f}, of which runs may be shared with other studies"],
+        ["carried by", "; ".join(_carriers(runs))],
+    ]
+
+
+def minutes(runs: Iterable[Run]) -> float:
+    """Of devices: a run counts for its share of its ensemble's time."""
+    return sum(float(run.facts.get("device_s") or 0.0) for run in runs) / 60
+
+
+def minutes_word(runs: Iterable[Run]) -> str:
+    """GPU-minutes, where all of them are."""
+    return "GPU-minutes" if all(run.carried_by.get("device_type") == "cuda" for run in runs) else "device-minutes"
+
+
+def _losses(found: PlanAnswer) -> str:
+    """Each curve's optimum, and the loss on each source at the learning rate of the grid next to it."""
+    keys = varying(found.plan.curves)
+    rows, sources = [], _sources(found)
+    for one in found.fitted.curves:
+        curve = found.runs_of(one)
+        best = one.optimum
+        at, by_source = _by_source(curve, best.log2_lr)
+        optimum = f"{number(best.log2_lr)} ({between(best.interval)})" if best.log2_lr is not None else best.verdict
+        reached = f"{number(best.loss, 3)} ({between(best.loss_interval, 3)})" if best.loss is not None else NONE
+        seeds = len({run.seed for run in curve.runs if run.ended})
+        shown = [number(by_source.get(source), 3) for source in sources]
+        rows.append([label_text(curve, keys) or "all", str(seeds), optimum, reached, number(at), *shown])
+    columns = ["curve", "seeds", "best log₂ η (90 % interval)", "loss there", "nearest log₂ η run", *sources]
+    told = (
+        "Optima, and the validation loss on each source at the nearest learning rate that was run, averaged over seeds:"
+    )
+    made = table(columns, rows)
+    if len(rows) > FOLD:
+        return f"<details><summary>{told}</summary>\n\n{made}\n\n</details>"
+    return f"{told}\n\n{made}"
+
+
+def _sources(found: PlanAnswer) -> list[str]:
+    runs = (run for curve in found.plan.curves for run in curve.runs)
+    return list(dict.fromkeys(source for run in runs for source in run.facts.get("by_source") or ()))
+
+
+def _by_source(curve: CurveRuns, best: float | None) -> tuple[float | None, dict[str, float]]:
+    """The learning rate next to the optimum (or the best that was run) at which runs trained, and their mean losses."""
+    trained = [run for run in curve.runs if run.trained]
+    if not trained:
+        return None, {}
+    at = min(trained, key=lambda run: abs(run.log2_lr - best) if best is not None else float(run.loss or 0.0)).log2_lr
+    runs = [run.facts.get("by_source") or {} for run in trained if run.log2_lr == at]
+    sources = dict.fromkeys(source for one in runs for source in one)
+    return at, {s: sum(one[s] for one in runs) / len(runs) for s in sources if all(s in one for one in runs)}
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
