@@ -67,7 +67,7 @@ def _caption(sections: Sequence[Section], width: Section) -> str:
 
 
 def _said(one: Judged) -> str:
-    return f"{one.claim.text.rstrip('.')}: **{one.verdict.answer or 'open'}**, {estimates(one)}"
+    return f"{one.claim.text.rstrip('.')} — **{one.verdict.answer or 'open'}**, {estimates(one)}"
 
 
 def _loss_line(sections: Sequence[Section]) -> str | None:

@@ -5,6 +5,7 @@ Every number is taken from the records; what a person writes about them stands i
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
+from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate
 from nugpt.report.answers import Judged, PlanAnswer
 from nugpt.report.layout import label_text, varying
 from nugpt.report.sections import OPEN
 from nugpt.report.source import CurveRuns, Run
-from nugpt.report.words import NONE, between, counted, number, short
+from nugpt.report.words import NONE, between, counted, number
 from nugpt.spec.study import Setting, Study
 from nugpt.spec.study_rules import describe
 
@@ -198,7 +200,14 @@ def _estimate(one: Estimate) -> str:
     if one.value is None:
         bound = between(one.interval)
         return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, "unbounded") else "")
-    return f"{where}{short(one.value)} ({short(one.interval.low)} to {short(one.interval.high)})"
+    value, low, high = (number(x, _digits(one.interval)) for x in (one.value, *one.interval))
+    return f"{where}{value} ({low} to {high})"
+
+
+def _digits(interval: Interval) -> int:
+    """After the point: as many as show the interval's width to two digits, and two where nothing bounds it."""
+    width = interval.high - interval.low
+    return min(5, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 2
 
 
 # ── a study ──
@@ -314,4 +323,9 @@ def _by_source(curve: CurveRuns, best: float | None) -> tuple[float | None, dict
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Of a table: a label of one's own is no markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;")

@@ -4,7 +4,7 @@
     shared.jsonl             what lines share (specs but for learning rate and seed, tables, ways of carrying, data
                              sets), each once, by the hash of what it says
     plans/NAME.jsonl         a line for the plan, for each of its curves, and for whatever was added to its grid
-    runs/ARCH-lNhN.jsonl     a line for each ended run of that shape, by hash
+    runs/D.jsonl             a line for each ended run whose hash begins with that digit, by hash: no file grows large
     coords/NAME.json         coordinate checks
 
 The same results give the same bytes, and more of them more lines. Nothing says where on which machine they were made.
@@ -198,13 +198,11 @@ def _write(contents: _Contents, folder: Path) -> None:
     files: dict[str, list[str]] = {}
     for name in sorted(contents.runs):
         run = contents.runs[name]
-        model = run["spec"]["model"]
-        shape = f"runs/{model['architecture']}-l{model['n_layers']}h{model['n_heads']}.jsonl"
-        files.setdefault(shape, []).append(_line(_run_line(run, key_of)))
+        files.setdefault(f"runs/{name[0]}.jsonl", []).append(_line(_run_line(run, key_of)))
     for name, plan in contents.plans.items():
         curves = [{**curve, "spec": _spec_line(curve["spec"], key_of)} for curve in plan["plan"]["curves"]]
         head = {key: value for key, value in plan["plan"].items() if key != "curves"}
-        lines = [{"plan": head}, *({"curve": curve} for curve in curves)]
+        lines = [{"plan": head, "curves": len(curves)}, *({"curve": curve} for curve in curves)]
         lines += [{"added": key, "points": plan["added"][key]} for key in sorted(plan["added"])]
         files[f"plans/{name}.jsonl"] = [_line(line) for line in lines]
     files[SHARED_FILE] = [_line({"key": key, "value": shared[key]}) for key in sorted(shared)]
@@ -299,6 +297,8 @@ def _plan_members(path: Path, shared: Mapping[str, Any]) -> Iterator[tuple[str, 
         curves = [line["curve"] for line in lines if "curve" in line]
         plan["curves"] = [{**curve, "spec": _spec_of(curve["spec"], shared)} for curve in curves]
         added = {str(line["added"]): line["points"] for line in lines if "added" in line}
+        if len(curves) != lines[0]["curves"] or len(curves) + len(added) != len(lines) - 1:
+            raise KeyError(f"it should have {lines[0]['curves']} curves")
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{path}: not a plan of an archive: {error!r}") from None
     yield f"plans/{path.stem}/plan.json", _document(plan)

@@ -9,6 +9,7 @@ from nugpt.report import colours
 from nugpt.report.answers import Path, PlanAnswer, table_of
 from nugpt.report.charts import law_line, law_points
 from nugpt.report.figures.paper import STYLE, panels, sizes_axis
+from nugpt.report.words import between, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +74,7 @@ def _path(axes: Axes, name: str, path: Path, colour: str, marker: str) -> None:
     axes.plot([row["x"] for row in line], [row["y"] for row in line], color=colour)
     low, high = [row["low"] for row in line], [row["high"] for row in line]
     axes.fill_between([row["x"] for row in line], low, high, color=colour, alpha=0.18, linewidth=0)
-    told = f"{name}: slope {slope.slope:.2f} ({slope.interval.low:.2f} to {slope.interval.high:.2f})".replace("-", "−")
+    told = f"{name}: slope {number(slope.slope)} ({between(slope.interval)})"
     axes.plot([], [], color=colour, marker=marker, markersize=6, label=told)
     for row in law_points(path):
         if row["kind"] == "optimum":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nugpt.report.answers import SIZE_WORDS, Path, PlanAnswer
 from nugpt.report.charts import law_line, law_points, path_name
 from nugpt.report.figures.paper import STYLE, legends, looks, panels, sizes_axis
+from nugpt.report.words import between, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def _path(axes: Axes, path: Path, look: dict[str, Any]) -> None:
     slope = path.answer.drift
     name = path_name(path)
     if slope.slope is not None:
-        name += f": slope {slope.slope:.2f} ({slope.interval.low:.2f} to {slope.interval.high:.2f})"
+        name += f": slope {number(slope.slope)} ({between(slope.interval)})"
     axes.plot([row["x"] for row in line], [row["y"] for row in line], color=look["color"])
     low, high = [row["low"] for row in line], [row["high"] for row in line]
     axes.fill_between([row["x"] for row in line], low, high, color=look["color"], alpha=0.12, linewidth=0)

@@ -1,0 +1,336 @@
+"""The results page and the README's first screen: they say what was planted in the records, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from tests.report.small import hostile_plan, record_of
+
+from nugpt.cli.main import main
+from nugpt.cli.results import again, digest
+from nugpt.report.readme import BEGIN, END, NOTHING
+from nugpt.spec.plan import Plan
+from nugpt.spec.run import RunSpec
+from nugpt.spec.study import Setting
+from nugpt.store import Store
+from nugpt.store.archive import pack_folder, write_empty
+from nugpt.store.plans import PlanDirectory
+from nugpt.studies import EVIDENCE, STUDIES, plan
+from nugpt.sweep.worker import grown
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = "0123456789abcdef" * 4
+FACTS = {"inputs": ["my corpus (text)"], "tokens": 1_234_567, "validation_tokens": 8_901}
+FACTS |= {"sources": {"code": 1_000_000, "prose": 234_567}, "tokenizer": "bpe:4096", "vocab_size": 4096}
+SETTING = Setting(DATA, 4096, "bfloat16", {"output": 0.25})
+WALL_S, REPLICAS = 36.0, 4  # of every run, and how many shared its device: 0.15 minutes each
+
+
+def best_log2_lr(spec: RunSpec) -> float:
+    """Planted: νGPT and the plain transformer stay, nGPT falls by half an octave per octave of width."""
+    ratios = spec.resolved().ratios
+    moves = {"ngpt": -0.5, "completep": 0.3}.get(spec.table.name, 0.0)
+    centre = {128: -3.5, 256: -7.0, 512: -7.0}.get(spec.model.seq_len, -7.0)
+    return centre + 0.1 + moves * math.log2(ratios.width) - (1.0 if spec.model.architecture == "prenorm" else 0.0)
+
+
+def loss_of(spec: RunSpec) -> float:
+    """A parabola in log2 η; νGPT's bottom is 0.05 nats below the others'. Seeds lie 0.01 apart at every η alike."""
+    u = math.log2(spec.lr) - best_log2_lr(spec)
+    steep = 0.08 if spec.model.seq_len > 128 else 0.5  # `tiny` has one seed, an octave between points, and must tell
+    return 3.0 - 0.05 * (spec.table.name == "nugpt") + steep * u * u + 0.01 * spec.seed
+
+
+def write_run(store: Store, spec: RunSpec) -> None:
+    loss = loss_of(spec)
+    carried = {"device": "NVIDIA H200", "device_type": "cuda", "engine": "lab", "torch": "2.11.0", "python": "3.12.1"}
+    carried |= {"nugpt": "0.1.0", "replicas": REPLICAS, "data": "/home/somebody/corpus"}
+    sources = {"code": loss - 0.5, "prose": loss + 1.0}
+    record = replace(record_of(spec), status="done", steps=spec.steps, wall_s=WALL_S, val_loss=loss, val_loss_ema=loss)
+    record = replace(record, train_loss=loss, diverged_at=None, carried_by=carried, val_loss_by_source=sources)
+    run = store.run(spec)
+    run.write_record(record)
+    about = {"content_hash": DATA, "end_of_text": None, "path": "/home/somebody/corpus", "facts": FACTS}
+    (run.path / "data.json").write_text(json.dumps(about))
+
+
+def fill(store: Store, made: Plan, but: int = 0) -> None:
+    """All runs of the plan and of what it grows to, or all of its first grid but so many."""
+    directory = PlanDirectory.of(store, made)
+    for spec in made.specs()[: len(made.specs()) - but]:
+        write_run(store, spec)
+    while not but:
+        left = [p.spec for curve in grown(made, directory, 60.0) for p in curve.places if p.record is None]
+        if not left:
+            break
+        for spec in left:
+            write_run(store, spec)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one command wrote."""
+
+    folder: Path
+    plan: Plan  # of the width study
+    page: str
+    readme: str
+
+    def section(self, id: str) -> str:
+        """A study's part of the page."""
+        return self.page.split(f"\n## {id}\n")[1].split("\n## ")[0]
+
+
+README = f"# mine\n\n{BEGIN}\nold words\n{END}\n\nwhat follows stays\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """An archive of four studies, one of them not complete, and its page."""
+    folder = tmp_path_factory.mktemp("results")
+    store = Store(folder / "runs")
+    width = plan(STUDIES["width-fixed-steps"], "lab", SETTING)
+    fill(store, width)
+    fill(store, plan(STUDIES["against-llama"], "tiny", replace(SETTING, vocab_size=1024)))
+    fill(store, plan(STUDIES["held-out"], "tiny", replace(SETTING, vocab_size=1024)))
+    fill(store, plan(STUDIES["steps-sweep-ngpt-ours"], "tiny", replace(SETTING, vocab_size=1024)), but=2)
+    pack_folder(store, folder / "archive")
+    shutil.rmtree(store.root)
+    (folder / "archive" / "notes").mkdir()
+    (folder / "archive" / "notes" / "width-fixed-steps.md").write_text(
+        "We take it that `alignment_val_l12h28` agrees.\n"
+    )
+    (folder / "README.md").write_text(README)
+    patch = pytest.MonkeyPatch()
+    patch.chdir(folder)
+    assert main(["report", "archive", "-o", "docs", "--results", "--readme", "README.md"]) == 0
+    page, readme = ((folder / name).read_text() for name in ("docs/results.md", "README.md"))
+    yield Made(folder, width, page, readme)
+    patch.undo()
+
+
+def test_the_page_states_the_planted_optimum_loss_and_sources_of_every_curve(made: Made) -> None:
+    rows = [
+        line.strip("| ").split(" | ") for line in made.section("width-fixed-steps").splitlines() if ", heads " in line
+    ]
+    assert len(rows) == 6
+    for row in rows:
+        label, seeds, optimum, loss, nearest, code, prose = row
+        table, heads = label.split(", heads ")
+        (curve,) = [c for c in made.plan.curves if (c.label["table"], c.label["heads"]) == (table, int(heads))]
+        planted = best_log2_lr(curve.spec)
+        at, low, high = (float(x.replace("−", "-")) for x in re.findall(r"−?[\d.]+", optimum))
+        assert at == pytest.approx(planted, abs=0.05)  # a grid of half octaves, and the fit knows of no parabola
+        assert low <= planted <= high
+        assert int(seeds) == len(curve.seeds) == 2
+        bottom = 3.0 - 0.05 * (table == "nugpt") + 0.005  # of the average seed
+        assert float(loss.split()[0]) == pytest.approx(bottom, abs=0.0015)  # the fit is no parabola
+        at = min(curve.log2_lrs, key=lambda x: abs(x - planted))
+        assert float(nearest.replace("−", "-")) == at
+        reached = bottom + 0.08 * (at - planted) ** 2
+        assert float(code) == pytest.approx(reached - 0.5, abs=0.0005 + 1e-9)
+        assert float(prose) == pytest.approx(reached + 1.0, abs=0.0005 + 1e-9)
+
+
+def test_it_states_verdicts_runs_seeds_minutes_and_the_command(made: Made) -> None:
+    section = made.section("width-fixed-steps")
+    runs = len(made.plan.specs())
+    assert f"**Complete**: all {runs} runs of its grid have ended." in section
+    assert re.search(
+        r"- \*\*holds\*\* — nGPT's best .* it falls\. Estimate: −0\.50\d* \(−0\.\d+ to −0\.\d+\)\.", section
+    )
+    assert re.search(r"- \*\*holds\*\* — νGPT's best learning rate transfers over width\. Estimate: ", section)
+    assert f"| GPU-minutes | {runs * WALL_S / REPLICAS / 60:.1f}, " in section
+    assert "| seeds | 2 on 6 curves |" in section
+    assert "| layers × heads | 4×2, 4×4, 4×8 |" in section
+    assert "| steps | 800 |" in section
+    assert "device NVIDIA H200, engine lab, nugpt 0.1.0, torch 2.11.0, python 3.12.1 (60 runs)" in section
+    command = (
+        "nugpt study width-fixed-steps --scale lab --data DATA --precision bfloat16 --multiplier output 0.25 --run"
+    )
+    assert command in section
+    assert f"**What this scale cannot say.** {STUDIES['width-fixed-steps'].limits}" in section
+    assert "We take it that `alignment_val_l12h28` agrees." in section
+    for figure in re.findall(r"\]\((figures/\S+)\)", section):
+        ElementTree.parse(made.folder / "docs" / figure)
+
+
+def test_the_head_counts_each_run_once_and_tells_data_and_scale(made: Made) -> None:
+    head = made.page.split("## At a glance")[0]
+    lines = [line for path in (made.folder / "archive" / "runs").iterdir() for line in path.read_text().splitlines()]
+    runs = {json.loads(line)["record"]["hash"] for line in lines}
+    assert f"| runs | {len(runs)}: {len(runs)} done |" in head
+    assert f"| GPU-minutes | {len(runs) * WALL_S / REPLICAS / 60:.1f}, " in head
+    assert "1,234,567 tokens for training (code 1,000,000, prose 234,567); 8,901 held back" in head
+    assert DATA[:16] in head
+    assert "The paper's data is FineWeb-Edu; here it is not." in head
+    assert "somebody" not in made.page + made.readme
+
+
+def test_no_study_is_dropped(made: Made) -> None:
+    ids = [id for row in EVIDENCE.values() for id in row]
+    assert re.findall(r"^## (.*)$", made.page, re.M) == ["At a glance", *ids]
+    assert sorted(ids) == sorted(STUDIES)
+    for id in set(ids) - {"width-fixed-steps", "against-llama", "held-out", "steps-sweep-ngpt-ours"}:
+        assert "**Not run yet.**" in made.section(id)
+        assert f"nugpt study {id} --scale evidence --data DATA --run" in made.section(id)
+    part = made.section("steps-sweep-ngpt-ours")
+    assert "**Not complete**: 18 of 20 runs have ended." in part
+    assert re.search(r"- \*\*not complete \(so far: [a-z ]+\)\*\* — ", part)
+
+
+def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made) -> None:
+    assert made.readme.startswith(f"# mine\n\n{BEGIN}\n<picture>")
+    assert made.readme.endswith(f"{END}\n\nwhat follows stays\n")
+    assert "old words" not in made.readme
+    assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme
+    assert "νGPT's best learning rate transfers over width — **holds**, " in made.readme
+    assert "nats of νGPT's loss less the tuned plain transformer's" in made.readme
+    assert f"{len(made.plan.specs())} runs, 9.0 GPU-minutes." in made.readme
+    for ground in ("light", "dark"):
+        tree = ElementTree.parse(made.folder / f"docs/figures/results/headline-{ground}.svg")
+        told = " ".join(text.strip() for text in tree.getroot().itertext())
+        assert "nGPT: slope −0.50" in told
+        assert "νGPT: slope 0.00" in told
+        assert "held out" in told
+    assert made.readme.count("```sh") == 4
+    assert "[docs/results.md](docs/results.md)" in made.readme
+
+
+def test_commands_of_the_readme_print_what_it_shows(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = re.findall(r"<!-- run -->\n```sh\nnugpt ([^\n]*)\n```\n\n```text\n(.*?)```", made.readme, re.S)
+    assert len(shown) == 2
+    for words, text in shown:
+        assert main(words.split()) == 0
+        printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        for line in text.splitlines():
+            assert line == "…" or line in printed
+
+
+@pytest.mark.slow
+def test_the_same_archive_gives_the_same_bytes_and_another_other_ones(made: Made, tmp_path: Path) -> None:
+    def written() -> dict[str, bytes]:
+        found = [made.folder / "README.md", *(made.folder / "docs").rglob("*")]
+        return {str(path.relative_to(made.folder)): path.read_bytes() for path in found if path.is_file()}
+
+    before = written()
+    (made.folder / "docs/figures/results/of-another-time.svg").write_text("")
+    assert main(["report", "archive", "-o", "docs", "--results", "--readme", "README.md"]) == 0
+    assert written() == before
+    assert max(len(text) for name, text in before.items() if name.endswith(".svg")) < 150_000
+    assert before["docs/results.md"].decode().endswith(f"<!-- from {digest(made.folder / 'archive')} -->\n")
+
+
+def test_a_run_is_what_the_page_says_of_it(made: Made, tmp_path: Path) -> None:
+    """Move one optimum in the records, and the page moves with it."""
+    store = Store(tmp_path / "runs")
+    fill(store, made.plan)
+    for spec in made.plan.specs():
+        if spec.table.name == "nugpt" and spec.model.n_heads == 8:
+            run = store.run(spec)
+            record = run.record()
+            assert record is not None
+            run.write_record(replace(record, val_loss=3.0 + 0.08 * (math.log2(spec.lr) + 7.5) ** 2))
+    assert main(["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]) == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| nugpt, heads 8 | 2 |")]
+    (at,) = re.findall(r"−(7\.\d\d) \(", row)
+    assert float(at) == pytest.approx(7.5, abs=0.05)  # as above; planted before were 6.9
+    assert row not in made.page
+
+
+def test_while_nothing_is_there_the_readme_says_so(tmp_path: Path) -> None:
+    write_empty(tmp_path / "archive")
+    (tmp_path / "README.md").write_text(README)
+    words = ["report", str(tmp_path / "archive"), "-o", str(tmp_path / "docs"), "--results"]
+    assert main([*words, "--readme", str(tmp_path / "README.md")]) == 0
+    assert f"{BEGIN}\n{NOTHING}\n{END}" in (tmp_path / "README.md").read_text()
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert page.count("**Not run yet.**") == len(STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--readme", "README.md"], "--readme goes with --results"),
+        (["--results", "--plan", "x"], "it takes no --plan"),
+        (["--results", "--readme", "bare.md"], "bare.md has no place for results"),
+        (["--results"], "'7' has a digit, but a note's numbers cannot be checked"),
+    ],
+)
+def test_mistakes_are_told(
+    made: Made, words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: Any
+) -> None:
+    archive = tmp_path / "archive"
+    if "digit" in says:
+        store = Store(tmp_path / "runs")
+        fill(store, plan(STUDIES["steps-sweep-ngpt-ours"], "tiny", SETTING))
+        pack_folder(store, archive)
+        (archive / "notes").mkdir()
+        (archive / "notes" / "steps-sweep-ngpt-ours.md").write_text("A slope of 7 is large.\n")
+    else:
+        write_empty(archive)
+    (tmp_path / "bare.md").write_text("# nothing\n")
+    words = [str(tmp_path / word) if word.endswith(".md") else word for word in words]
+    assert main(["report", str(archive), "-o", str(tmp_path / "docs"), *words]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "docs").exists()
+
+
+def test_a_plan_of_ones_own_has_its_section_and_its_labels_are_no_markup(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    fill(store, hostile_plan())
+    assert main(["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]) == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "\n## hostile\n" in page
+    assert "<img" not in page
+    assert "<script" not in page
+
+
+def test_the_command_is_one_that_makes_the_very_plan(made: Made) -> None:
+    for multipliers in ({}, {"output": 0.5}, {"input": 2.0, "output": 0.25}):
+        setting = replace(SETTING, multipliers=multipliers)
+        for id in ("width-fixed-steps", "multipliers-at-base", "against-llama"):
+            words = again(STUDIES[id], plan(STUDIES[id], "evidence", setting)).split()
+            given = words[words.index("--multiplier") + 1 : -1] if "--multiplier" in words else []
+            told = {role: float(value) for role, value in zip(given[::2], given[1::2], strict=True)}
+            remade = plan(STUDIES[id], "evidence", replace(SETTING, multipliers=told))
+            assert remade.hash == plan(STUDIES[id], "evidence", setting).hash
+    changed = replace(made.plan, curves=made.plan.curves[:2])
+    assert again(STUDIES["width-fixed-steps"], changed).startswith("# the store's plan is not one that")
+
+
+def test_the_committed_page_was_made_from_the_committed_archive() -> None:
+    """By its digest, which is quick; that every byte follows is the slow test's to say."""
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert page.endswith(f"<!-- from {digest(ROOT / 'results' / 'evidence')} -->\n")
+
+
+@pytest.mark.slow
+def test_the_committed_page_figures_and_readme_follow_from_the_archive_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        Path("README.md"),
+        Path("docs/results.md"),
+        *(p.relative_to(ROOT) for p in ROOT.glob("docs/figures/results/*")),
+    ]
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/studies.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "results/evidence", "-o", "docs", "--results", "--readme", "README.md"]) == 0
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes(), name
+    made = {path.relative_to(tmp_path) for path in tmp_path.glob("docs/figures/results/*")}
+    assert made == {name for name in names if name.suffix == ".svg"}
