@@ -115,6 +115,4 @@ def test_several_studies_go_to_the_same_workers_and_another_plan_is_left_as_it_i
     assert asked == [(["width-fixed-steps-tiny", "steps-sweep-ngpt-ours-tiny"], "28")]
     shown = capsys.readouterr()
     assert "left as it is: plan 'depth-sweeps-tiny'" in shown.err
-    assert shown.err.endswith(
-        "38 runs of width-fixed-steps-tiny, steps-sweep-ngpt-ours-tiny are left: the same command goes on\n"
-    )
+    assert shown.err.endswith("38 runs of 2 plans are left: the same command goes on\n")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nugpt.sweep.state import CurveState
 
 EXECUTORS = ("local", "slurm")
+LEAVING_S = 5.0  # of a time limit, for a worker to look once more at every plan and go
 # Where an estimate comes from while the store has no record of the device.
 ASSUMED = {"cpu": "as first measured on one core", "cuda": "as first measured on one H200"}
 
@@ -243,17 +244,17 @@ def run_workers(directories: Sequence[PlanDirectory], execution: Execution, watc
                 directory.write_launch({**values, "options": {**values["options"], "threads": 1}})
     base = [*_worker_command(directories, execution, len(devices)), "--linger", "86400"]
     if until is not None:
-        base += ["--until", f"{until:.0f}"]
+        base += ["--until", f"{until - LEAVING_S:.0f}"]
     ended = run_local(directories[0], [[*base, "--device", device] for device in devices], watch, until=until)
     logs = directories[0].path / "logs"
     if ended.interrupted:
         print(_interrupted(ended.statuses, logs), file=sys.stderr)
         return 130
     if ended.out_of_time:
-        print("the time limit came before the end of what was being trained, which is saved", file=sys.stderr)
+        print("the time limit has come: what was being trained is saved", file=sys.stderr)
     for line in ended.complaints:
         print(line, file=sys.stderr)
-    if any(status for status in ended.statuses if not (ended.out_of_time and status > 128)):
+    if ended.complaints or (any(ended.statuses) and not ended.out_of_time):
         print(f"the workers' logs are in {logs}", file=sys.stderr)
     return 2 if 2 in ended.statuses else None
 

@@ -128,6 +128,6 @@ def _summary(directories: Sequence[PlanDirectory], stale_after: float, quiet: bo
         print_table(["plan", "runs ended", "left", "device-minutes"], rows, right=range(1, 4))
     left = {name: c.left for name, c in counts.items() if c.left}
     if left:
-        runs = counted(sum(left.values()), "run")
-        print(f"{runs} of {', '.join(left)} are left: the same command goes on", file=sys.stderr)
+        what = f"{counted(sum(left.values()), 'run')} of {counted(len(left), 'plan')}"
+        print(f"{what} are left: the same command goes on", file=sys.stderr)
     return 1 if left else 0

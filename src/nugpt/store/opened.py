@@ -11,14 +11,15 @@ from nugpt.store.archive import is_archive
 from nugpt.store.run_directory import Store
 from nugpt.store.transfer import read_pack
 
-_unpacked: dict[Path, Store] = {}
+_unpacked: dict[tuple[object, ...], Store] = {}  # by the archive as it is: one that has grown is another
 
 
 def opened(path: Path) -> Store:
     """The store of this path, or the one that an archive there stands for; of that, nothing written to it lasts."""
     if not is_archive(path):
         return Store(path)
-    key = path.resolve()
+    files = [(file.as_posix(), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(path.rglob("*.json*"))]
+    key = (path.resolve(), *files)
     if key not in _unpacked:
         root = Path(tempfile.mkdtemp(prefix="nugpt-archive-"))
         atexit.register(shutil.rmtree, root, ignore_errors=True)

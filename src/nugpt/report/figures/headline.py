@@ -52,7 +52,7 @@ def draw_headline(paths: dict[str, Path], star: tuple[float, float] | None, dark
     with rc_context(style):
         figure, (axes,) = panels(1, width=6.4)
         figure.set_figheight(3.7)
-        shades = colours.named(2, dark)[::-1]  # nGPT warm, νGPT cool
+        shades = colours.named(2, dark)
         for (table, path), colour, marker in zip(paths.items(), shades, colours.SHAPES, strict=False):
             _path(axes, NAMES[table], path, colour, marker)
         if star is not None:

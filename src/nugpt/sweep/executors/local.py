@@ -83,11 +83,14 @@ def run_local(
         for number, handler in before.items():
             signal.signal(number, handler)
     statuses = tuple(worker.process.returncode for worker in workers)
-    unwell = [
-        worker for worker in workers if worker.process.returncode and not (late and worker.process.returncode > 128)
-    ]
+    unwell = [worker for worker in workers if not _left_well(worker.process.returncode, late)]
     complaints = [line for worker in unwell for line in _complaints(worker)]
     return LocalOutcome(statuses, asked and not late, late, tuple(dict.fromkeys(complaints)))
+
+
+def _left_well(status: int, asked: bool) -> bool:
+    """Whether a worker did what it was to do: its work or, when asked, to leave, wherever the signal met it."""
+    return status == 0 or (asked and (status > 128 or status == -signal.SIGTERM))
 
 
 def _worker(command: Sequence[str], log: Path) -> _Worker:
