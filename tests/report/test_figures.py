@@ -43,7 +43,7 @@ def test_text_stays_text_in_the_files(made: Made) -> None:
     (path,) = [path for path in made.written.figures if path.name == "width-fixed-steps-lab-best-lr-width.svg"]
     drawn = path.read_text(encoding="utf-8")
     assert "width (d_model)" in drawn
-    slope = re.search(r"ngpt: slope (-?[\d.]+) \((-?[\d.]+) to (-?[\d.]+)\)", drawn)
+    slope = re.search(r"ngpt: slope (-?[\d.]+) \((-?[\d.]+) to (-?[\d.]+)\)", drawn.replace("−", "-"))
     assert slope is not None
     value, low, high = map(float, slope.groups())
     assert low <= value <= high

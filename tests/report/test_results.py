@@ -258,6 +258,17 @@ def test_while_nothing_is_there_the_readme_says_so(tmp_path: Path) -> None:
     assert page.count("**Not run yet.**") == len(STUDIES)
 
 
+def test_while_the_width_study_is_not_complete_the_readme_leads_to_the_page(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    fill(store, plan(STUDIES["width-fixed-steps"], "tiny", SETTING), but=1)
+    (tmp_path / "README.md").write_text(README)
+    words = ["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]
+    assert main([*words, "--readme", str(tmp_path / "README.md")]) == 0
+    told = f"So far 17 runs, {17 * WALL_S / REPLICAS / 60:.1f} GPU-minutes: [docs/results.md](docs/results.md)"
+    assert f"{BEGIN}\n{told}" in (tmp_path / "README.md").read_text()
+    assert not list((tmp_path / "docs").rglob("headline*"))
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -23,10 +23,8 @@ class Report:
     A file that cannot be read is named, the rest is reported, and the exit status is 2.
     """
 
-    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")] = None
-    """The store, or an archive of one; what --store says by default."""
     store: Path = Path("runs")
-    """The same, by name."""
+    """The same, as an option."""
     out: Annotated[Path, tyro.conf.arg(aliases=("-o",))] = Path("report")
     """Where report.html and figures/ are written."""
     plan: tuple[str, ...] = ()
@@ -41,6 +39,8 @@ class Report:
     """With --results: also write the first screen of this README, between its markers."""
     json: bool = False
     """Print JSON."""
+    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")] = None
+    """The store, or an archive of one; --store by default."""
 
     def run(self) -> int:
         """Write it and say where it is."""

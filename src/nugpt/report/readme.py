@@ -34,10 +34,14 @@ def answered(sections: Sequence[Section], id: str) -> Section | None:
 def first_screen(
     sections: Sequence[Section], figures: Mapping[str, str], commands: Sequence[Shown], scale: str, page: str
 ) -> str:
-    """What stands between the markers; a plain sentence while the width study is not complete."""
+    """What stands between the markers; a plain sentence while the width study is not complete or has no figure."""
     width = answered(sections, WIDTH)
     if width is None or width.found is None or not figures:
-        return NOTHING
+        runs = {run.id: run for section in sections for run in section.runs if run.ended}.values()
+        so_far = (
+            f"So far {len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}: [{page}]({page}) has what they say."
+        )
+        return so_far if runs else NOTHING
     parts = [_figure(width.found, figures), _caption(sections, width)]
     if (line := _loss_line(sections)) is not None:
         parts.append(line)
