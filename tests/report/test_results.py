@@ -109,6 +109,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     (folder / "archive" / "notes" / "width-fixed-steps.md").write_text(
         "We take it that `alignment_val_l12h28` agrees.\n"
     )
+    (folder / "archive" / "notes" / "index.md").write_text("The data is what was at hand.\n")
     (folder / "README.md").write_text(README)
     patch = pytest.MonkeyPatch()
     patch.chdir(folder)
@@ -172,6 +173,7 @@ def test_the_head_counts_each_run_once_and_tells_data_and_scale(made: Made) -> N
     assert f"| GPU-minutes | {len(runs) * WALL_S / REPLICAS / 60:.1f}, " in head
     assert "1,234,567 tokens for training (code 1,000,000, prose 234,567); 8,901 held back" in head
     assert DATA[:16] in head
+    assert "\n\nThe data is what was at hand.\n" in head
     assert "The paper's data is FineWeb-Edu; here it is not." in head
     assert "somebody" not in made.page + made.readme
 

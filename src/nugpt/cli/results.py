@@ -49,7 +49,9 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     data = data_of(store)
     rebuild = _command("report", path, "-o", out, "--results", *(("--readme", readme) if readme else ()))
     rules = "[studies.md](studies.md)" if (out / "studies.md").is_file() else "`nugpt study list`"
-    texts[out / PAGE] = page(sections, data, rebuild, rules, problems) + f"\n<!-- from {digest(path)} -->\n"
+    note = _note(path / "notes" / "index.md")
+    made = page(sections, data, rebuild, rules, problems, note)
+    texts[out / PAGE] = f"{made}\n<!-- from {digest(path)} -->\n"
     if readme is not None:
         texts[readme] = _readme(readme, sections, data, path, out, texts)
     kept = {file for file in texts if file.suffix == ".svg"}

@@ -74,9 +74,14 @@ def page(
     rebuild: str,
     rules: str = "`nugpt study list`",
     problems: Sequence[str] = (),
+    note: str = "",
 ) -> str:
     """The whole page; `rebuild` is the command that writes it, `rules` where a reader finds what was asked."""
-    parts = [_head(sections, data, rebuild, rules), *(f"**Could not be read:** {one}" for one in problems)]
+    parts = [
+        _head(sections, data, rebuild, rules),
+        *([note] if note else []),
+        *(f"**Could not be read:** {one}" for one in problems),
+    ]
     parts += [_glance(sections), *(_section(section) for section in sections)]
     return "\n\n".join(parts) + "\n"
 
@@ -105,7 +110,8 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
         *([f"data {i}" if len(data) > 1 else "data", _data(one)] for i, one in enumerate(data, 1)),
         ["carried by", "; ".join(_carriers(runs.values()))],
     ]
-    return f"{intro}\n\n{table(['', ''], rows)}\n\n{scale_words(sections, data)}"
+    where = "In the commands below DATA is the directory in which `nugpt data prepare` has put the data."
+    return f"{intro}\n\n{table(['', ''], rows)}\n\n{scale_words(sections, data)}\n\n{where}"
 
 
 def _counts(sections: Sequence[Section]) -> str:
