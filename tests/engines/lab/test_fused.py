@@ -76,6 +76,21 @@ def test_fused_steps_equal_plain_steps(shape: str, micro: int) -> None:
     assert float(fused.norm_error(fused_state).max()) < 1e-6
 
 
+def test_compiling_ahead_changes_nothing() -> None:
+    specs = specs_of(SHAPES["padded heads"], 3)
+    ensemble, state, _ = train(specs, "fused", 1, 2)
+    assert ensemble.fused is not None
+
+    def held() -> list[Tensor]:
+        groups = (state.params, state.first, state.second)
+        counters = (state.alive, state.died_at, state.high, state.loss_sum, state.grad_norm)
+        return [x.detach().clone() for x in (*(y for group in groups for y in group.values()), *counters)]
+
+    before = held()
+    ensemble.fused._compile(state)
+    assert all(torch.equal(a, b) for a, b in zip(before, held(), strict=True))
+
+
 def test_a_nan_stays_in_its_replica() -> None:
     specs = specs_of(SHAPES["padded heads"], 3)
     _, clean, _ = train(specs, "fused", 3, 3)

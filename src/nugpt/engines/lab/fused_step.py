@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from nugpt.engines.lab.fused import PROGRAMS, Gradients, Updates
 from nugpt.kernels.fused.adam import Course
+from nugpt.kernels.fused.attention import candidates
+from nugpt.kernels.fused.launch import compiling
 
 if TYPE_CHECKING:
     from nugpt.engines.lab.ensemble import Ensemble, State
@@ -93,7 +95,26 @@ class FusedStep:
         self._scalars = torch.empty(3, device=self.device)
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
         self._places = _places(state)
+        self._compile(state)
         self.program.choose_attention(self.replicas, micro)
+
+    @torch.no_grad()
+    def _compile(self, state: State) -> None:
+        """Compile all kernels of a step and of a validation at once: both are gone through without running any.
+
+        What is not a kernel of ours is run, on whatever the buffers hold: so every library is loaded meanwhile.
+        """
+        self._tokens.zero_()
+        self._targets.zero_()
+        pieces = (x[:, : self._micro].flatten(1) for x in (self._tokens, self._targets))
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        # Only a saving of time: what fails here, the step itself meets where it can be handled.
+        with suppress(Exception), compiling(self.device):
+            for name in candidates(self.program.dtype, self.device, deterministic):
+                self.program.attention = name  # each lays out its gradients in its own way
+                with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
+                    self._run(state, _unjudged)
+            self.program.losses(state.params, *pieces)
 
     def _follow(self, params: dict[str, Tensor]) -> None:
         """Make the copies those of these parameters, unless they are; the updates keep them so."""
@@ -132,6 +153,11 @@ class FusedStep:
                 total.add_(grads)
         assert total is not None
         return mean, total
+
+
+def _unjudged(state: State, losses: Tensor, norm: Tensor, step: Tensor) -> Tensor:
+    """Nothing has diverged and nothing is clipped."""
+    return torch.ones_like(norm)
 
 
 def _stamps(tensors: list[Tensor]) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import multiprocessors, row_tile
 
 ROWS, COLUMNS = 128, 8  # a program's tile of columns: narrow, so that a small matrix occupies the whole chip
@@ -46,7 +47,7 @@ def _adam(p, g, m, v, r, clip, course, lr, eps, decay, beta1, beta2):
     return p - rate / tl.load(course + 1) * m / denominator, m, v
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["O", "first_row"])
 def _adam_rows(
     param,
     grad,
@@ -156,7 +157,7 @@ def _adam_columns(
             tl.store(copy + moved, p.to(copy.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["column", "P", "TOTAL"])
 def _squares(grad, partial, size, column, P, TOTAL, BLOCK: tl.constexpr):
     p, r = tl.program_id(0), tl.program_id(1)
     summed = tl.zeros((BLOCK,), tl.float32)
@@ -202,7 +203,9 @@ def update_(
         assert copy is not None
         assert axis in (0, None)
         R, rows, columns = parameter.shape
-        _adam_columns[(triton.cdiv(columns, COLUMNS), R)](
+        launch(
+            _adam_columns,
+            (triton.cdiv(columns, COLUMNS), R),
             parameter,
             grad,
             first,
@@ -225,7 +228,8 @@ def update_(
     else:
         shape = (parameter.shape[0], parameter.shape[1], parameter.shape[2])
     tile, block, warps = row_tile(shape[2])
-    _adam_rows[(triton.cdiv(shape[1], tile), shape[0])](
+    launch(
+        _adam_rows, (triton.cdiv(shape[1], tile), shape[0]),
         parameter, grad, first, second, copy, *common, shape[1], grad.stride(0),
         copy.stride(0) if copy is not None else 0, place.first_row, shape[2], place.dim, place.width, grad_moved,
         copy is not None, axis is not None, tile, block, num_warps=warps,
@@ -248,6 +252,6 @@ def lengths(grads: list[Tensor]) -> Tensor:
     column = 0
     for g, count in zip(grads, counts, strict=True):
         assert g.is_contiguous()
-        _squares[(count, R)](g, partial, g[0].numel(), column, count, partial.shape[1], block)
+        launch(_squares, (count, R), g, partial, g[0].numel(), column, count, partial.shape[1], block)
         column += count
     return partial.sum(1).sqrt()

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import row_tile, total, walkers
 
 STAGES = 3  # tiles whose loads are under way while one is worked on
@@ -44,7 +45,7 @@ def _add_norm_forward(
     tl.store(low + at, y.to(low.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def _add_norm_backward(
     h,
     residual,
@@ -96,9 +97,10 @@ def add_norm(
     out = torch.empty_like(h_RND) if b_RND is not None else h_RND
     low = h_RND.new_empty(R, N, D, dtype=dtype)
     grid = (triton.cdiv(N, rows), R)
-    _add_norm_forward[grid](
-        h_RND, b_RND, residual_R, weight_RD, out, low, N, eps, D, b_RND is not None, rows, block, num_warps=warps
-    )
+    launch(
+        _add_norm_forward, grid,
+        h_RND, b_RND, residual_R, weight_RD, out, low, N, eps, D, b_RND is not None, rows, block, num_warps=warps,
+    )  # fmt: skip
     return out, low
 
 
@@ -118,7 +120,8 @@ def add_norm_backward(
     dh = torch.empty_like(out_RND)
     db = torch.empty_like(grad_low_RND) if added else None
     partial = out_RND.new_empty(R, P, D)
-    _add_norm_backward[(P, R)](
+    launch(
+        _add_norm_backward, (P, R),
         out_RND, residual_R, weight_RD, grad_RND, grad_low_RND, dh, db, partial, N, P, eps, D,
         added, grad_RND is not None, rows, block, STAGES, num_warps=warps,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import row_tile
 
 
@@ -63,7 +64,10 @@ def embed(weight_RVD: Tensor, tokens_RN: Tensor, dtype: torch.dtype) -> tuple[Te
     N = tokens_RN.shape[1]
     rows, block, warps = row_tile(D)
     out, low = weight_RVD.new_empty(R, N, D), weight_RVD.new_empty(R, N, D, dtype=dtype)
-    _embedding_gather[(triton.cdiv(N, rows), R)](weight_RVD, tokens_RN, out, low, N, V, D, rows, block, num_warps=warps)
+    launch(
+        _embedding_gather, (triton.cdiv(N, rows), R),
+        weight_RVD, tokens_RN, out, low, N, V, D, rows, block, num_warps=warps,
+    )  # fmt: skip
     return out, low
 
 
@@ -76,8 +80,8 @@ def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, tokens_RN: Ten
     starts_RV = torch.searchsorted(sorted_RN, edges.expand(R, -1).contiguous())
     out = grad_RND.new_empty(R, vocabulary, D)
     rows = max(4, min(8, rows))
-    _embedding_scatter[(vocabulary, R)](
-        order_RN, starts_RV, grad_RND, grad_low_RND, out, N, vocabulary, D,
+    launch(
+        _embedding_scatter, (vocabulary, R), order_RN, starts_RV, grad_RND, grad_low_RND, out, N, vocabulary, D,
         grad_low_RND is not None, rows, block,
         num_warps=max(1, min(8, rows * block // 1024)),
     )  # fmt: skip

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import inverse_length, walkers
 
 STAGES = 1  # tiles whose loads are under way while one is worked on
@@ -109,7 +110,7 @@ def _heads_forward(
     tl.store(out + to + APART, second.to(out.dtype.element_ty), mask=wide)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def _heads_backward(
     x,
     stored,
@@ -207,8 +208,8 @@ def rotate_scale(
     rows, block = _tile(heads)
     out = x_RNC.new_empty(R, N, (Q + K) * W)
     grid = (triton.cdiv(N, rows), Q + K, R)
-    _heads_forward[grid](
-        x_RNC, stored_RKH, gain_R, cos, sin, out, N, heads.tokens, Q, K, heads.dim, W,
+    launch(
+        _heads_forward, grid, x_RNC, stored_RKH, gain_R, cos, sin, out, N, heads.tokens, Q, K, heads.dim, W,
         stored_RKH is not None, rows, block,
     )  # fmt: skip
     by_head = out.view(R * N // heads.tokens, heads.tokens, Q + K, W)
@@ -234,7 +235,8 @@ def rotate_scale_backward(
     partial = x_RNC.new_empty(R, P, Q + K, H, dtype=torch.float32) if scaled else None
     assert all(g.stride(-1) == 1 for g in grads)
     strides = [stride for g in grads for stride in g.stride()[:3]]
-    _heads_backward[(P, Q + 2 * K, R)](
+    launch(
+        _heads_backward, (P, Q + 2 * K, R),
         x_RNC, stored_RKH, gain_R, cos, sin, *grads, *strides, dx, partial, N, heads.tokens, P, Q, K, H, W,
         scaled, rows, block, STAGES,
     )  # fmt: skip

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import add4, add6, inverse_length, row_tile, total, walkers
 
 STAGES = 3  # tiles whose loads are under way while one is worked on
@@ -46,7 +47,7 @@ def _lerp_forward(h, b, stored, gain, out, low, N, D: tl.constexpr, ROWS: tl.con
     tl.store(low + at, after.to(low.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def _lerp_backward(
     h,
     b0,
@@ -114,7 +115,7 @@ def lerp(h_RND: Tensor, b_RND: Tensor, stored_RD: Tensor, gain_R: Tensor) -> tup
     rows, block, warps = row_tile(D)
     out, low = torch.empty_like(h_RND), torch.empty_like(b_RND)
     grid = (triton.cdiv(N, rows), R)
-    _lerp_forward[grid](h_RND, b_RND, stored_RD, gain_R, out, low, N, D, rows, block, num_warps=warps)
+    launch(_lerp_forward, grid, h_RND, b_RND, stored_RD, gain_R, out, low, N, D, rows, block, num_warps=warps)
     return out, low
 
 
@@ -138,7 +139,8 @@ def lerp_backward(
     dh, db, low = torch.empty_like(h_RND), torch.empty_like(b_RND), torch.empty_like(b_RND)
     partial = h_RND.new_empty(R, P, D)
     b0, stored0, gain0 = before if before is not None else (None, None, None)
-    _lerp_backward[(P, R)](
+    launch(
+        _lerp_backward, (P, R),
         h_RND, b0, stored0, gain0, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, low, partial, N, P, D,
         rows, block, before is not None, grad_RND is not None, STAGES, num_warps=warps,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.product import product, product_into
 from nugpt.kernels.fused.tile import row_tile
 
@@ -88,7 +89,9 @@ def scaled(weight_RVD: Tensor, stored_RV: Tensor, gain_R: Tensor, dtype: torch.d
     R, V, D = weight_RVD.shape
     rows, block, warps = row_tile(D)
     out = weight_RVD.new_empty(R, V, D, dtype=dtype)
-    _scale_rows[(triton.cdiv(V, rows), R)](weight_RVD, stored_RV, gain_R, out, V, D, rows, block, num_warps=warps)
+    launch(
+        _scale_rows, (triton.cdiv(V, rows), R), weight_RVD, stored_RV, gain_R, out, V, D, rows, block, num_warps=warps
+    )
     return out
 
 
@@ -97,9 +100,10 @@ def unscale_(grad_RVD: Tensor, weight_RVD: Tensor, stored_RV: Tensor, gain_R: Te
     R, V, D = weight_RVD.shape
     rows, block, warps = row_tile(D)
     d_stored = grad_RVD.new_empty(R, V)
-    _unscale_rows[(triton.cdiv(V, rows), R)](
-        weight_RVD, stored_RV, gain_R, grad_RVD, d_stored, V, D, rows, block, num_warps=warps
-    )
+    launch(
+        _unscale_rows, (triton.cdiv(V, rows), R),
+        weight_RVD, stored_RV, gain_R, grad_RVD, d_stored, V, D, rows, block, num_warps=warps,
+    )  # fmt: skip
     return grad_RVD, d_stored
 
 
@@ -109,7 +113,8 @@ def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: 
     whole = V <= WHOLE_ROW
     block = triton.next_power_of_2(V) if whole else 4096
     warps = max(4, min(16, block // 512))
-    _softmax_in_place[(n, R)](
+    launch(
+        _softmax_in_place, (n, R),
         logits_RnV, targets_RN, losses_RN, weight or 0.0, n, targets_RN.shape[1], V, start, weight is not None, whole,
         block, num_warps=warps,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import total, walkers
 
 ROWS, COLUMNS = 16, 128
@@ -57,7 +58,7 @@ def _swiglu_forward(
     tl.store(out + row[:, None] * M + cols[None, :], result.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def _swiglu_backward(
     x,
     stored_u,
@@ -118,7 +119,7 @@ def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:
     out = x_RNM2.new_empty(R, N, M)
     grid = (triton.cdiv(M, COLUMNS), triton.cdiv(N, ROWS), R)
     given = scales or (None, None, None, None)
-    _swiglu_forward[grid](x_RNM2, *given, constant, out, N, M, scales is not None, ROWS, COLUMNS)
+    launch(_swiglu_forward, grid, x_RNM2, *given, constant, out, N, M, scales is not None, ROWS, COLUMNS)
     return out
 
 
@@ -132,7 +133,8 @@ def swiglu_backward(
     dx, again = torch.empty_like(x_RNM2), torch.empty_like(grad_RNM)
     partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
     given = scales or (None, None, None, None)
-    _swiglu_backward[(columns, P, R)](
+    launch(
+        _swiglu_backward, (columns, P, R),
         x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, ROWS, COLUMNS,
         STAGES,
     )  # fmt: skip

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.launch import launch
+
 TILE = 2048  # numbers a program holds of each operand at a time
 WARPS = 64  # that a multiprocessor holds at most; fewer where each keeps several tiles under way
 
@@ -50,7 +52,7 @@ def add6(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
     return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def _total_kernel(partial, stored, gain, out, P, W, ABSOLUTE: tl.constexpr, GAIN: tl.constexpr, BLOCK: tl.constexpr):
     r = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -75,5 +77,5 @@ def total(partial_RPW: Tensor, stored: Tensor | None, gain_R: Tensor | None, abs
     R, P, W = partial_RPW.shape
     out = partial_RPW.new_empty(R, W)
     grid = (triton.cdiv(W, 16), R)
-    _total_kernel[grid](partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, 16)
+    launch(_total_kernel, grid, partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, 16)
     return out

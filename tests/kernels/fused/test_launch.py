@@ -1,0 +1,103 @@
+"""Kernels are compiled ahead, and for a GPU, where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.triton]
+
+
+class Recorded:
+    """Stands for a kernel: what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.ran: list[Any] = []
+        self.compiled: list[Any] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args, **options: self.ran.append((grid, args, options))
+
+    def warmup(self, *args: Any, grid: tuple[int, ...], **options: Any) -> None:
+        self.compiled.append((grid, args, options))
+
+
+def test_a_launch_runs_the_kernel_and_compiling_does_not() -> None:
+    from nugpt.kernels.fused.launch import compiling, launch
+
+    kernel = Recorded()
+    asked = ((2, 3), (1, "x"), {"num_warps": 4})
+    with compiling(torch.device("cpu")):
+        launch(kernel, (2, 3), 1, "x", num_warps=4)
+    assert (kernel.ran, kernel.compiled) == ([], [asked])
+    with pytest.raises(ValueError, match="inside"), compiling(torch.device("cpu")):
+        raise ValueError("inside")
+    launch(kernel, (2, 3), 1, "x", num_warps=4)
+    assert (kernel.ran, kernel.compiled) == ([asked], [asked])
+
+
+# A driver that says the GPU is a Hopper one: Triton then compiles for it, whatever this machine has.
+AHEAD = """
+from dataclasses import replace
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+
+class Hopper:
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+
+
+driver.set_active(Hopper())
+from nugpt.engines.lab.ensemble import Ensemble  # noqa: E402
+from nugpt.spec import load_table  # noqa: E402
+from nugpt.spec.model import ModelConfig  # noqa: E402
+from nugpt.spec.resolve import Base, Extent  # noqa: E402
+from nugpt.spec.run import RunSpec  # noqa: E402
+
+for architecture, table in (("normalized", "nugpt"), ("prenorm", "prenorm-completep")):
+    model = ModelConfig(1, 2, 12, 64, 16, d_mlp=40, architecture=architecture)
+    base = Base.of(Extent.of(model, 10, 2))
+    spec = RunSpec(model, load_table(table), base, 2**-7, 10, 2, "0" * 16, precision="bfloat16")
+    specs = [replace(spec, seed=seed) for seed in (0, 1)]
+    ensemble = Ensemble(specs, torch.device("cpu"), "plain", "plain", False, "fused")
+    state = ensemble.initial_state()
+    before = {name: p.detach().clone() for name, p in state.params.items()}
+    tokens = torch.zeros(2, 2, 16, dtype=torch.int64)
+    ensemble.fused._bind(state, tokens, 2)
+    assert all(torch.equal(p, before[name]) for name, p in state.params.items())
+"""
+
+
+def test_every_kernel_of_a_step_compiles_for_a_gpu(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", AHEAD], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    compiled = {path.stem for path in tmp_path.rglob("*.cubin")}
+    assert compiled == {
+        "_adam_columns",
+        "_adam_rows",
+        "_add_norm_backward",
+        "_add_norm_forward",
+        "_embedding_gather",
+        "_embedding_scatter",
+        "_heads_backward",
+        "_heads_forward",
+        "_lerp_backward",
+        "_lerp_forward",
+        "_scale_rows",
+        "_softmax_in_place",
+        "_squares",
+        "_swiglu_backward",
+        "_swiglu_forward",
+        "_total_kernel",
+        "_unscale_rows",
+    }
