@@ -76,28 +76,29 @@ def _adam_rows(
     BLOCK: tl.constexpr,
 ):
     r = tl.program_id(1)
-    if tl.load(alive + r):
-        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        cols = tl.arange(0, BLOCK)
-        mask = (rows < O)[:, None] & (cols < I)[None, :]
-        at = (r.to(tl.int64) * O + rows)[:, None] * I + cols[None, :]
-        moved = (first_row + _moved(rows, DIM, WIDTH)).to(tl.int64)[:, None] * I + cols[None, :]
-        if GRAD_MOVED:
-            g = tl.load(grad + r.to(tl.int64) * grad_R + moved, mask=mask, other=0.0).to(tl.float32)
-        else:
-            g = tl.load(grad + at, mask=mask, other=0.0).to(tl.float32)
-        p = tl.load(param + at, mask=mask, other=0.0)
-        m = tl.load(first + at, mask=mask, other=0.0)
-        v = tl.load(second + at, mask=mask, other=0.0)
-        p, m, v = _adam(p, g, m, v, r, clip, course, lr, eps, decay, beta1, beta2)
-        if SPHERE:
-            length = tl.sqrt(tl.sum(tl.where(mask, p * p, 0.0), 1))
-            p = p / tl.where(length > 0, length, 1.0)[:, None]
-        tl.store(param + at, p, mask=mask)
-        tl.store(first + at, m, mask=mask)
-        tl.store(second + at, v, mask=mask)
-        if COPY:
-            tl.store(copy + r.to(tl.int64) * copy_R + moved, p.to(copy.dtype.element_ty), mask=mask)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    mask = (rows < O)[:, None] & (cols < I)[None, :]
+    at = (r.to(tl.int64) * O + rows)[:, None] * I + cols[None, :]
+    moved = (first_row + _moved(rows, DIM, WIDTH)).to(tl.int64)[:, None] * I + cols[None, :]
+    if GRAD_MOVED:
+        g = tl.load(grad + r.to(tl.int64) * grad_R + moved, mask=mask, other=0.0).to(tl.float32)
+    else:
+        g = tl.load(grad + at, mask=mask, other=0.0).to(tl.float32)
+    p = tl.load(param + at, mask=mask, other=0.0)
+    m = tl.load(first + at, mask=mask, other=0.0)
+    v = tl.load(second + at, mask=mask, other=0.0)
+    p, m, v = _adam(p, g, m, v, r, clip, course, lr, eps, decay, beta1, beta2)
+    if SPHERE:
+        length = tl.sqrt(tl.sum(tl.where(mask, p * p, 0.0), 1))
+        p = p / tl.where(length > 0, length, 1.0)[:, None]
+    # Of the dead no row is written. Asked only here: the loads above need not wait for the answer.
+    mask = (rows < O * tl.load(alive + r))[:, None] & (cols < I)[None, :]
+    tl.store(param + at, p, mask=mask)
+    tl.store(first + at, m, mask=mask)
+    tl.store(second + at, v, mask=mask)
+    if COPY:
+        tl.store(copy + r.to(tl.int64) * copy_R + moved, p.to(copy.dtype.element_ty), mask=mask)
 
 
 @triton.jit

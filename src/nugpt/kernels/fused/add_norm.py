@@ -11,9 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
-from nugpt.kernels.fused.tile import row_tile, total, walkers
-
-STAGES = 3  # tiles whose loads are under way while one is worked on
+from nugpt.kernels.fused.tile import TILINGS, row_tile, total, walkers
 
 
 @triton.jit
@@ -93,7 +91,7 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """h + r·b (h itself without b), and its weighted RMSNorm in `dtype`."""
     R, N, D = h_RND.shape
-    rows, block, warps = row_tile(D)
+    rows, block, warps = row_tile(D, "add_norm")
     out = torch.empty_like(h_RND) if b_RND is not None else h_RND
     low = h_RND.new_empty(R, N, D, dtype=dtype)
     grid = (triton.cdiv(N, rows), R)
@@ -115,14 +113,14 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Gradients for h (which is out's), b and the weight."""
     R, N, D = out_RND.shape
-    rows, block, warps = row_tile(D)
-    P = walkers(triton.cdiv(N, rows), R, out_RND.device, warps, resident=32)
+    rows, block, warps = row_tile(D, "add_norm backward")
+    P = walkers(triton.cdiv(N, rows), R, out_RND.device, warps, "add_norm backward")
     dh = torch.empty_like(out_RND)
     db = torch.empty_like(grad_low_RND) if added else None
     partial = out_RND.new_empty(R, P, D)
     launch(
         _add_norm_backward, (P, R),
         out_RND, residual_R, weight_RD, grad_RND, grad_low_RND, dh, db, partial, N, P, eps, D,
-        added, grad_RND is not None, rows, block, STAGES, num_warps=warps,
+        added, grad_RND is not None, rows, block, TILINGS["add_norm backward"].stages, num_warps=warps,
     )  # fmt: skip
     return dh, db, total(partial, None, None)

@@ -9,6 +9,7 @@ aligned; in values the whole head is. Without `stored` the heads are only rotate
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 import triton
@@ -17,9 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nugpt.kernels.fused.launch import launch
-from nugpt.kernels.fused.tile import inverse_length, walkers
-
-STAGES = 1  # tiles whose loads are under way while one is worked on
+from nugpt.kernels.fused.tile import TILINGS, inverse_length, walkers, warps_for
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,31 @@ def _turned(first, second, cos, sin):
 
 
 @triton.jit
-def _pair(source, rows, half, mask, APART: tl.constexpr):
-    at = rows[:, None] + half[None, :]
+def _pair(source, at, mask, inside, APART: tl.constexpr, PADDED: tl.constexpr):
+    """Both halves of heads. What pads them is loaded too, so that a thread's loads are wide, and left out here."""
     first = tl.load(source + at, mask=mask, other=0.0).to(tl.float32)
-    return first, tl.load(source + at + APART, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(source + at + APART, mask=mask, other=0.0).to(tl.float32)
+    if PADDED:
+        first, second = tl.where(inside, first, 0.0), tl.where(inside, second, 0.0)
+    return first, second
+
+
+@triton.jit
+def _scales(stored, gain, r, head, half, mask, Q: tl.constexpr, K: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr):
+    """s_qk of these heads for both halves, for every row: a query head's is its group's."""
+    group = tl.where(head < Q, head // (Q // K), head - Q)
+    at = ((r * K + group) * H)[None, :, None] + half[None, None, :] + tl.zeros((ROWS, 1, 1), tl.int32)
+    g = tl.load(gain + r)
+    first = tl.load(stored + at, mask=mask, other=0.0)
+    return g * first, g * tl.load(stored + at + H // 2, mask=mask, other=0.0)
+
+
+@triton.jit
+def _turns(cos, sin, token, half, mask, APART: tl.constexpr, HEADS: tl.constexpr):
+    """Cosine and sine of these rows' angles, for every head."""
+    # One address for each number of the heads' tile: threads load what they need and need not meet to share it out.
+    at = token[:, None, None] * APART + half[None, None, :] + tl.zeros((1, HEADS, 1), tl.int32)
+    return tl.load(cos + at, mask=mask, other=0.0), tl.load(sin + at, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -81,31 +101,27 @@ def _heads_forward(
     W: tl.constexpr,
     SCALED: tl.constexpr,
     ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    head, r = tl.program_id(1), tl.program_id(2)
+    r = tl.program_id(2)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     half = tl.arange(0, BLOCK)
-    HALF: tl.constexpr = H // 2
     APART: tl.constexpr = W // 2
-    inside = half < HALF
-    mask = (rows < N)[:, None] & inside[None, :]
-    angle = (rows % T)[:, None] * APART + half[None, :]
-    c, s = tl.load(cos + angle, mask=mask, other=0.0), tl.load(sin + angle, mask=mask, other=0.0)
-    row = r.to(tl.int64) * N + rows
-    at = (row * ((Q + 2 * K) * W) + head * W)[:, None] + half[None, :]
-    first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    second = tl.load(x + at + APART, mask=mask, other=0.0).to(tl.float32)
+    inside = (half < H // 2)[None, None, :]
+    wide = (rows < N)[:, None, None] & (half < APART)[None, None, :]
+    row = (r.to(tl.int64) * N + rows)[:, None, None]
+    at = row * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
+    first, second = _pair(x, at, wide, inside, APART, H < W)
+    c, s = _turns(cos, sin, rows % T, half, wide, APART, HEADS)
     first, second = _turned(first, second, c, s)
     if SCALED:
-        group = tl.where(head < Q, head // (Q // K), head - Q)
-        vector = (r * K + group) * H + half
-        g = tl.load(gain + r)
-        inverse = inverse_length(tl.sum(first * first, 1) + tl.sum(second * second, 1))[:, None]
-        first *= inverse * (g * tl.load(stored + vector, mask=inside, other=0.0))[None, :]
-        second *= inverse * (g * tl.load(stored + vector + HALF, mask=inside, other=0.0))[None, :]
-    to = (row * ((Q + K) * W) + head * W)[:, None] + half[None, :]
-    wide = (rows < N)[:, None] & (half < APART)[None, :]  # what pads a half is zero by now
+        s_first, s_second = _scales(stored, gain, r, head, half, inside, Q, K, H, ROWS)
+        inverse = inverse_length(tl.sum(first * first, 2) + tl.sum(second * second, 2))[:, :, None]
+        first *= inverse * s_first
+        second *= inverse * s_second
+    to = row * ((Q + K) * W) + (head * W)[None, :, None] + half[None, None, :]
     tl.store(out + to, first.to(out.dtype.element_ty), mask=wide)
     tl.store(out + to + APART, second.to(out.dtype.element_ty), mask=wide)
 
@@ -140,63 +156,69 @@ def _heads_backward(
     W: tl.constexpr,
     SCALED: tl.constexpr,
     ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    p, head, r = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    p, r = tl.program_id(0), tl.program_id(2)
+    begin = tl.program_id(1) * HEADS  # all heads of a program are queries, or keys, or values
+    head = begin + tl.arange(0, HEADS)
     half = tl.arange(0, BLOCK)
     HALF: tl.constexpr = H // 2
     APART: tl.constexpr = W // 2
-    inside = half < HALF
-    d_first, d_second = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
+    PADDED: tl.constexpr = H < W
+    inside = (half < HALF)[None, None, :]
+    if SCALED:
+        s_first, s_second = _scales(stored, gain, r, head, half, inside & (head < Q + K)[None, :, None], Q, K, H, ROWS)
+        d_first = tl.zeros((ROWS, HEADS, BLOCK), tl.float32)
+        d_second = tl.zeros((ROWS, HEADS, BLOCK), tl.float32)
     for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
         rows = tile * ROWS + tl.arange(0, ROWS)
-        mask = (rows < N)[:, None] & inside[None, :]
-        wide = (rows < N)[:, None] & (half < APART)[None, :]
+        wide = (rows < N)[:, None, None] & (half < APART)[None, None, :]
         row = r.to(tl.int64) * N + rows
-        if head < Q:
-            came = (row // T) * q_batch + (row % T) * q_token + head * q_head
-            first, second = _pair(dq, came, half, mask, APART)
-        elif head < Q + K:
-            came = (row // T) * k_batch + (row % T) * k_token + (head - Q) * k_head
-            first, second = _pair(dk, came, half, mask, APART)
+        batch, token = (row // T)[:, None, None], (row % T)[:, None, None]
+        # Strides come as eighths: a thread may then load eight numbers at once whatever they are.
+        if begin < Q:
+            came = batch * (q_batch * 8) + token * (q_token * 8) + (head * (q_head * 8))[None, :, None]
+            first, second = _pair(dq, came + half[None, None, :], wide, inside, APART, PADDED)
+        elif begin < Q + K:
+            came = batch * (k_batch * 8) + token * (k_token * 8) + ((head - Q) * (k_head * 8))[None, :, None]
+            first, second = _pair(dk, came + half[None, None, :], wide, inside, APART, PADDED)
         else:
-            came = (row // T) * v_batch + (row % T) * v_token + (head - Q - K) * v_head
-            first, second = _pair(dv, came, half, wide, APART)
-        at = (row * ((Q + 2 * K) * W) + head * W)[:, None] + half[None, :]
-        if head < Q + K:
-            angle = (rows % T)[:, None] * APART + half[None, :]
-            c, s = tl.load(cos + angle, mask=mask, other=0.0), tl.load(sin + angle, mask=mask, other=0.0)
+            came = batch * (v_batch * 8) + token * (v_token * 8) + ((head - Q - K) * (v_head * 8))[None, :, None]
+            first, second = _pair(dv, came + half[None, None, :], wide, inside, APART, False)
+        at = row[:, None, None] * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
+        if begin < Q + K:
+            c, s = _turns(cos, sin, rows % T, half, wide, APART, HEADS)
             if SCALED:
-                group = tl.where(head < Q, head // (Q // K), head - Q)
-                vector = (r * K + group) * H + half
-                g = tl.load(gain + r)
-                x_first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-                x_second = tl.load(x + at + APART, mask=mask, other=0.0).to(tl.float32)
+                x_first, x_second = _pair(x, at, wide, inside, APART, PADDED)
                 y_first, y_second = _turned(x_first, x_second, c, s)
-                inverse = inverse_length(tl.sum(y_first * y_first, 1) + tl.sum(y_second * y_second, 1))[:, None]
+                inverse = inverse_length(tl.sum(y_first * y_first, 2) + tl.sum(y_second * y_second, 2))[:, :, None]
                 y_first *= inverse
                 y_second *= inverse
                 d_first += first * y_first
                 d_second += second * y_second
-                first *= (g * tl.load(stored + vector, mask=inside, other=0.0))[None, :]
-                second *= (g * tl.load(stored + vector + HALF, mask=inside, other=0.0))[None, :]
-                along = (tl.sum(first * y_first, 1) + tl.sum(second * y_second, 1))[:, None]
+                first *= s_first
+                second *= s_second
+                along = (tl.sum(first * y_first, 2) + tl.sum(second * y_second, 2))[:, :, None]
                 first = (first - y_first * along) * inverse
                 second = (second - y_second * along) * inverse
             first, second = _turned(first, second, c, -s)  # a rotation's transpose turns back
         tl.store(dx + at, first.to(dx.dtype.element_ty), mask=wide)
         tl.store(dx + at + APART, second.to(dx.dtype.element_ty), mask=wide)
     if SCALED:  # noqa: SIM102 - known when compiled, the other is not
-        if head < Q + K:
-            to = ((r.to(tl.int64) * P + p) * (Q + K) + head) * H + half
-            tl.store(partial + to, tl.sum(d_first, 0), mask=inside)
-            tl.store(partial + to + HALF, tl.sum(d_second, 0), mask=inside)
+        if begin < Q + K:
+            to = ((r.to(tl.int64) * P + p) * (Q + K) + head)[:, None] * H + half[None, :]
+            tl.store(partial + to, tl.sum(d_first, 0), mask=(half < HALF)[None, :])
+            tl.store(partial + to + HALF, tl.sum(d_second, 0), mask=(half < HALF)[None, :])
 
 
-def _tile(heads: Heads) -> tuple[int, int]:
-    block = triton.next_power_of_2(heads.width // 2)
-    return max(1, 1024 // block), block
+def _tile(heads: Heads, together: int, kernel: str) -> tuple[int, int, int, int]:
+    """Rows, heads and numbers of half a head in a tile, and its warps; whole tiles cover `together` heads."""
+    tiling = TILINGS[kernel]
+    block, across = triton.next_power_of_2(heads.width // 2), gcd(together, tiling.side)
+    rows = max(1, tiling.numbers // (across * block))
+    return rows, across, block, warps_for(rows * across * block, kernel)
 
 
 def rotate_scale(
@@ -205,12 +227,12 @@ def rotate_scale(
     """gain·stored ⊙ Norm(Rot(q)) and the same of k, as (R·B, T, heads, W)."""
     R, N, _ = x_RNC.shape
     Q, K, W = heads.queries, heads.keys, heads.width
-    rows, block = _tile(heads)
+    rows, across, block, warps = _tile(heads, Q + K, "heads")
     out = x_RNC.new_empty(R, N, (Q + K) * W)
-    grid = (triton.cdiv(N, rows), Q + K, R)
     launch(
-        _heads_forward, grid, x_RNC, stored_RKH, gain_R, cos, sin, out, N, heads.tokens, Q, K, heads.dim, W,
-        stored_RKH is not None, rows, block,
+        _heads_forward, (triton.cdiv(N, rows), (Q + K) // across, R),
+        x_RNC, stored_RKH, gain_R, cos, sin, out, N, heads.tokens, Q, K, heads.dim, W,
+        stored_RKH is not None, rows, across, block, num_warps=warps,
     )  # fmt: skip
     by_head = out.view(R * N // heads.tokens, heads.tokens, Q + K, W)
     return by_head[:, :, :Q], by_head[:, :, Q:]
@@ -228,17 +250,18 @@ def rotate_scale_backward(
     """From the gradients of q, k and v, (R·B, T, heads, W), those of the product and of `stored`."""
     R, N, _ = x_RNC.shape
     Q, K, H, W = heads.queries, heads.keys, heads.dim, heads.width
-    rows, block = _tile(heads)
-    P = walkers(triton.cdiv(N, rows), R * (Q + 2 * K), x_RNC.device)
+    rows, across, block, warps = _tile(heads, gcd(Q, K), "heads backward")
+    groups = (Q + 2 * K) // across
+    P = walkers(triton.cdiv(N, rows), R * groups, x_RNC.device, warps, "heads backward")
     dx = torch.empty_like(x_RNC)
     scaled = stored_RKH is not None
     partial = x_RNC.new_empty(R, P, Q + K, H, dtype=torch.float32) if scaled else None
-    assert all(g.stride(-1) == 1 for g in grads)
-    strides = [stride for g in grads for stride in g.stride()[:3]]
+    dq, dk, dv = (g if g.stride(3) == 1 and all(n % 8 == 0 for n in g.stride()[:3]) else g.contiguous() for g in grads)
+    strides = [stride // 8 for g in (dq, dk, dv) for stride in g.stride()[:3]]
     launch(
-        _heads_backward, (P, Q + 2 * K, R),
-        x_RNC, stored_RKH, gain_R, cos, sin, *grads, *strides, dx, partial, N, heads.tokens, P, Q, K, H, W,
-        scaled, rows, block, STAGES,
+        _heads_backward, (P, groups, R),
+        x_RNC, stored_RKH, gain_R, cos, sin, dq, dk, dv, *strides, dx, partial, N, heads.tokens, P, Q, K, H, W,
+        scaled, rows, across, block, TILINGS["heads backward"].stages, num_warps=warps,
     )  # fmt: skip
     if partial is None or gain_R is None:
         return dx, None

@@ -12,9 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
-from nugpt.kernels.fused.tile import add4, add6, inverse_length, row_tile, total, walkers
-
-STAGES = 3  # tiles whose loads are under way while one is worked on
+from nugpt.kernels.fused.tile import TILINGS, add4, add6, inverse_length, row_tile, total, walkers
 
 
 @triton.jit
@@ -36,10 +34,11 @@ def _lerp_forward(h, b, stored, gain, out, low, N, D: tl.constexpr, ROWS: tl.con
     cols = tl.arange(0, BLOCK)
     mask = (rows < N)[:, None] & (cols < D)[None, :]
     at = (r.to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
-    a = _effective(stored, gain, r, cols, D)[None, :]
-    hold = (1.0 - a) * tl.load(h + at, mask=mask, other=0.0)
+    # What takes longest is asked for first: to share α out among threads they meet, and wait for what came before.
+    h_tile = tl.load(h + at, mask=mask, other=0.0)
     b_tile = tl.load(b + at, mask=mask, other=0.0).to(tl.float32)
-    pull = a * b_tile
+    a = _effective(stored, gain, r, cols, D)[None, :]
+    hold, pull = (1.0 - a) * h_tile, a * b_tile
     # Every length follows from four sums, taken together: one meeting of a row's threads instead of two.
     bb, hh, hb, yy = tl.reduce((b_tile * b_tile, hold * hold, hold * pull, pull * pull), 1, add4)
     after, _ = _state(hold, pull, inverse_length(bb), bb, hh, hb, yy)
@@ -112,7 +111,7 @@ def _lerp_backward(
 def lerp(h_RND: Tensor, b_RND: Tensor, stored_RD: Tensor, gain_R: Tensor) -> tuple[Tensor, Tensor]:
     """The next hidden state in float32, and its copy in b's dtype."""
     R, N, D = h_RND.shape
-    rows, block, warps = row_tile(D)
+    rows, block, warps = row_tile(D, "lerp")
     out, low = torch.empty_like(h_RND), torch.empty_like(b_RND)
     grid = (triton.cdiv(N, rows), R)
     launch(_lerp_forward, grid, h_RND, b_RND, stored_RD, gain_R, out, low, N, D, rows, block, num_warps=warps)
@@ -134,14 +133,14 @@ def lerp_backward(
     gain of the LERP that came first) h is the state before that one.
     """
     R, N, D = h_RND.shape
-    rows, block, warps = row_tile(D)
-    P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps, resident=32)
+    rows, block, warps = row_tile(D, "lerp backward")
+    P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps, "lerp backward")
     dh, db, low = torch.empty_like(h_RND), torch.empty_like(b_RND), torch.empty_like(b_RND)
     partial = h_RND.new_empty(R, P, D)
     b0, stored0, gain0 = before if before is not None else (None, None, None)
     launch(
         _lerp_backward, (P, R),
         h_RND, b0, stored0, gain0, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, low, partial, N, P, D,
-        rows, block, before is not None, grad_RND is not None, STAGES, num_warps=warps,
+        rows, block, before is not None, grad_RND is not None, TILINGS["lerp backward"].stages, num_warps=warps,
     )  # fmt: skip
     return dh, db, total(partial, stored_RD, gain_R, absolute=True), low

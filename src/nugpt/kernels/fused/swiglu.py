@@ -11,11 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
-from nugpt.kernels.fused.tile import total, walkers
-
-ROWS, COLUMNS = 16, 128
-
-STAGES = 3  # tiles whose loads are under way while one is worked on
+from nugpt.kernels.fused.tile import TILINGS, total, walkers, warps_for
 
 
 @triton.jit
@@ -51,9 +47,12 @@ def _swiglu_forward(
     mask = (rows < N)[:, None] & (cols < M)[None, :]
     row = r.to(tl.int64) * N + rows
     at = row[:, None] * (2 * M) + cols[None, :]
+    # What takes longest is asked for first: to share the scales out among threads they meet, and wait for them.
+    u = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    nu = tl.load(x + at + M, mask=mask, other=0.0).to(tl.float32)
     s_u, s_nu = _scales(stored_u, gain_u, stored_nu, gain_nu, constant, r, cols, M, SCALED)
-    u = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * s_u
-    nu = tl.load(x + at + M, mask=mask, other=0.0).to(tl.float32) * s_nu
+    u *= s_u
+    nu *= s_nu
     result = nu * tl.sigmoid(nu) * u
     tl.store(out + row[:, None] * M + cols[None, :], result.to(out.dtype.element_ty), mask=mask)
 
@@ -113,13 +112,22 @@ def _swiglu_backward(
 Scales = tuple[Tensor, Tensor, Tensor, Tensor]  # stored and gain of s_u, stored and gain of s_ν
 
 
+def _tile(kernel: str) -> tuple[int, int, int]:
+    """Rows, columns and warps of a tile."""
+    tiling = TILINGS[kernel]
+    return tiling.numbers // tiling.side, tiling.side, warps_for(tiling.numbers, kernel)
+
+
 def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:
     """The gated product, (R, N, M)."""
     R, N, M = x_RNM2.shape[0], x_RNM2.shape[1], x_RNM2.shape[2] // 2
     out = x_RNM2.new_empty(R, N, M)
-    grid = (triton.cdiv(M, COLUMNS), triton.cdiv(N, ROWS), R)
+    rows, columns, warps = _tile("swiglu")
     given = scales or (None, None, None, None)
-    launch(_swiglu_forward, grid, x_RNM2, *given, constant, out, N, M, scales is not None, ROWS, COLUMNS)
+    launch(
+        _swiglu_forward, (triton.cdiv(M, columns), triton.cdiv(N, rows), R),
+        x_RNM2, *given, constant, out, N, M, scales is not None, rows, columns, num_warps=warps,
+    )  # fmt: skip
     return out
 
 
@@ -128,15 +136,16 @@ def swiglu_backward(
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
     """Gradients for the product, the gated product made again, and the gradients of the stored s_u and s_ν."""
     R, N, M = grad_RNM.shape
-    columns = triton.cdiv(M, COLUMNS)
-    P = walkers(triton.cdiv(N, ROWS), R * columns, grad_RNM.device)
+    rows, columns, warps = _tile("swiglu backward")
+    across = triton.cdiv(M, columns)
+    P = walkers(triton.cdiv(N, rows), R * across, grad_RNM.device, warps, "swiglu backward")
     dx, again = torch.empty_like(x_RNM2), torch.empty_like(grad_RNM)
     partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
     given = scales or (None, None, None, None)
     launch(
-        _swiglu_backward, (columns, P, R),
-        x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, ROWS, COLUMNS,
-        STAGES,
+        _swiglu_backward, (across, P, R),
+        x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, rows, columns,
+        TILINGS["swiglu backward"].stages, num_warps=warps,
     )  # fmt: skip
     if scales is None or partial[0] is None or partial[1] is None:
         return dx, again, None

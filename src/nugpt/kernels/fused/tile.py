@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -11,20 +12,50 @@ from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
 
-TILE = 2048  # numbers a program holds of each operand at a time
-WARPS = 64  # that a multiprocessor holds at most; fewer where each keeps several tiles under way
+
+@dataclass(frozen=True)
+class Tiling:
+    """How much of its operands a kernel's program works on at a time, and with how many threads."""
+
+    numbers: int = 2048  # of each operand in a tile
+    per_thread: int = 16  # of them
+    side: int = 1  # columns of a tile that does not hold whole rows; heads at most
+    stages: int = 1  # tiles whose loads are under way while one is worked on
+    resident: int = 64  # warps of a multiprocessor that share all tiles, where programs walk over them
 
 
-def row_tile(width: int) -> tuple[int, int, int]:
+# Data, so that a benchmark can try others; every choice gives the same result up to the order of sums.
+TILINGS: dict[str, Tiling] = {
+    "rows": Tiling(),
+    "lerp": Tiling(),
+    "lerp backward": Tiling(stages=3, resident=32),
+    "add_norm": Tiling(),
+    "add_norm backward": Tiling(stages=3, resident=32),
+    "heads": Tiling(2048, per_thread=8, side=4),
+    "heads backward": Tiling(1024, per_thread=8, side=4),
+    "swiglu": Tiling(side=128),
+    "swiglu backward": Tiling(side=128, stages=3),
+    "softmax": Tiling(4096),  # of a row that does not fit
+}
+
+
+def row_tile(width: int, kernel: str = "rows") -> tuple[int, int, int]:
     """Rows and columns of a tile that holds whole rows of this width, and the warps that work on it."""
+    tiling = TILINGS[kernel]
     block = triton.next_power_of_2(width)
-    rows = max(1, TILE // block)
-    return rows, block, max(4, min(16, rows * block // 512))
+    rows = max(1, tiling.numbers // block)
+    return rows, block, warps_for(rows * block, kernel)
 
 
-def walkers(tiles: int, replicas: int, device: torch.device, warps: int = 4, resident: int = WARPS) -> int:
+def warps_for(numbers: int, kernel: str) -> int:
+    """The warps that work on a tile of so many numbers, a power of two."""
+    return max(1, min(16, numbers // (32 * TILINGS[kernel].per_thread)))
+
+
+def walkers(tiles: int, replicas: int, device: torch.device, warps: int, kernel: str) -> int:
     """How many programs per replica share the tiles, so that all replicas together fill the chip."""
-    return max(1, min(tiles, -(-(resident // warps) * multiprocessors(device) // replicas)))
+    programs = TILINGS[kernel].resident // warps * multiprocessors(device)
+    return max(1, min(tiles, -(-programs // replicas)))
 
 
 @cache
@@ -53,12 +84,23 @@ def add6(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
 
 
 @triton.jit(do_not_specialize=["P"])
-def _total_kernel(partial, stored, gain, out, P, W, ABSOLUTE: tl.constexpr, GAIN: tl.constexpr, BLOCK: tl.constexpr):
+def _total_kernel(
+    partial,
+    stored,
+    gain,
+    out,
+    P,
+    W,
+    ABSOLUTE: tl.constexpr,
+    GAIN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     r = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    rows = tl.arange(0, 128)
-    total = tl.zeros((128, BLOCK), tl.float32)
-    for start in range(0, P, 128):
+    rows = tl.arange(0, ROWS)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(0, P, ROWS):
         at = (r.to(tl.int64) * P + start + rows)[:, None] * W + cols[None, :]
         total += tl.load(partial + at, mask=(start + rows < P)[:, None] & (cols < W)[None, :], other=0.0)
     result = tl.sum(total, 0)
@@ -76,6 +118,9 @@ def total(partial_RPW: Tensor, stored: Tensor | None, gain_R: Tensor | None, abs
     """Σ over programs, and what it means for the stored vector behind x = gain·stored or x = |gain·stored|."""
     R, P, W = partial_RPW.shape
     out = partial_RPW.new_empty(R, W)
-    grid = (triton.cdiv(W, 16), R)
-    launch(_total_kernel, grid, partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, 16)
+    rows = 512 if P > 128 else 128  # few rounds: each waits for memory
+    launch(
+        _total_kernel, (triton.cdiv(W, 16), R),
+        partial_RPW, stored, gain_R, out, P, W, absolute, gain_R is not None, rows, 16, num_warps=rows // 32,
+    )  # fmt: skip
     return out
