@@ -193,22 +193,23 @@ def test_swiglu_and_its_gradient(shape: tuple[int, int, int], scaled: bool, dtyp
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("whole", "chunks"),
-    [(True, False), (False, False), (True, True)],
-    ids=["row at once", "row in pieces", "tokens in chunks"],
+    ("whole", "held", "pieces"),
+    [(True, None, 1), (False, None, 1), (True, 100 * 90, 9), (True, 700 * 90, 2)],
+    ids=["row at once", "row in pieces", "tokens in chunks", "replicas in groups"],
 )
-def test_loss_and_its_gradients(whole: bool, chunks: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_and_its_gradients(
+    whole: bool, held: int | None, pieces: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from nugpt.kernels import cross_entropy
     from nugpt.kernels.fused import loss
 
     R, N, D, V = 2, 11, 24, 4500
-    if chunks:  # a chunk is a whole number of tiles: three of 128, 128 and 44 tokens
-        N, V = 300, 90
+    if held is not None:  # of three replicas: three parts of 128, 128 and 44 tokens each; two replicas, then one
+        R, N, V = 3, 300, 90
+        monkeypatch.setattr(loss, "CHUNK_LOGITS", held)
     if not whole:
         monkeypatch.setattr(loss, "WHOLE_ROW", 16)
-    if chunks:
-        monkeypatch.setattr(loss, "CHUNK_LOGITS", R * V * 100)
-        assert loss._chunk(R, N, V) == 128
+    assert len(loss._pieces(R, N, V)) == pieces
     h, W, s = made(R, N, D, dtype=dtype), made(R, V, D, seed=1), made(R, V, seed=2)
     s[0, 3] = 0.0  # a scale of zero still has a gradient
     gain = torch.rand(R, device=DEVICE) + 0.5
@@ -370,3 +371,44 @@ def test_attention_is_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> N
     assert choose({"flash": refused}, deterministic=True) == "efficient"
     with pytest.raises(torch.OutOfMemoryError):  # for the worker, which then takes fewer replicas
         choose({"flash": torch.OutOfMemoryError("CUDA out of memory"), "cudnn": 1.0})
+
+
+def _all_of_a_block(order: str) -> list[Tensor]:
+    """What the kernels of a block give for fixed operands, gradients of q, k and v lying in memory in this order."""
+    from nugpt.core.rope import rope_angles
+    from nugpt.kernels.fused.heads import Heads, rotate_scale, rotate_scale_backward
+    from nugpt.kernels.fused.lerp import lerp, lerp_backward
+    from nugpt.kernels.fused.swiglu import swiglu, swiglu_backward
+
+    R, B, T, D, M, heads = 2, 2, 7, 40, 72, Heads(4, 4, 10, 7)
+    gain = torch.rand(R, generator=torch.Generator().manual_seed(0)).to(DEVICE) + 0.5
+    h, b, s, g = made(R, B * T, D), made(R, B * T, D, seed=1), made(R, D, seed=2), made(R, B * T, D, seed=3)
+    found = [*lerp(h, b, s, gain), *lerp_backward(g, g, h, b, s, gain)]
+    x, g, u = made(R, B * T, 2 * M, seed=4), made(R, B * T, M, seed=5), made(R, M, seed=6)
+    dx, again, scales = swiglu_backward(g, x, (u, gain, u, gain), 2.0)
+    assert scales is not None
+    found += [swiglu(x, (u, gain, u, gain), 2.0), dx, again, *scales]
+    turns = heads.turns(rope_angles(torch.arange(T, device=DEVICE), 10, 100.0, torch.float32))
+    x, s = made(R, B * T, heads.columns, seed=7), made(R, 4, 10, seed=8)
+    grads = [made(R * B, T, 4, heads.width, seed=9 + i) for i in range(3)]
+    if order == "heads, tokens":
+        grads = [y.transpose(1, 2).contiguous().transpose(1, 2) for y in grads]
+    if order == "odd":
+        grads = [functional.pad(y, (0, 1))[..., :-1] for y in grads]
+    dx, ds = rotate_scale_backward((grads[0], grads[1], grads[2]), x, heads, s, gain, *turns)
+    assert ds is not None
+    return [*found, *rotate_scale(x, heads, s, gain, *turns), dx, ds]
+
+
+@pytest.mark.parametrize("order", ["tokens, heads", "heads, tokens", "odd"])
+def test_neither_tiles_nor_the_gradients_strides_change_what_is_computed(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.kernels.fused import tile
+
+    expected = _all_of_a_block("tokens, heads")
+    for name, given in list(tile.TILINGS.items()):
+        other = tile.Tiling(256, per_thread=4, side=min(given.side, 64) if given.side > 8 else 2, stages=2, resident=16)
+        monkeypatch.setitem(tile.TILINGS, name, other)
+    for a, b in zip(expected, _all_of_a_block(order), strict=True):
+        assert_close(b, a, torch.float32)

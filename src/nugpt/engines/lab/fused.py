@@ -150,18 +150,18 @@ class Program:
         )
 
     def _attend(self, low: Tensor, i: int, stored: Tensor | None, gain: Tensor | None, scale: float) -> tuple[Any, ...]:
-        """W_O applied to attention, the product q-k-v came from, attention's output and its log-sum-exp."""
+        """W_O applied to attention; the product q-k-v came from, q, k, attention's output and its log-sum-exp."""
         copies = self.copies[i]
         qkv = product(low, copies.qkv.mT)
         q, k = rotate_scale(qkv, self.heads, stored, gain, self.cos, self.sin)
         o, saved = attend(self.attention, q, k, self.heads.split(qkv)[2], scale)
-        return product(o.reshape(*low.shape[:2], -1), copies.out.mT), qkv, o, saved
+        return product(o.reshape(*low.shape[:2], -1), copies.out.mT), qkv, q, k, o, saved
 
     def _attend_backward(
         self,
         d_branch: Tensor,
         low: Tensor,
-        kept: tuple[Tensor, Tensor, Any],
+        kept: tuple[Any, ...],
         i: int,
         stored: Tensor | None,
         gain: Tensor | None,
@@ -169,11 +169,10 @@ class Program:
         grads: Gradients,
     ) -> tuple[Tensor, Tensor | None]:
         """The gradient of the low state, and of s_qk."""
-        qkv, o, saved = kept
+        qkv, q, k, o, saved = kept
         copies, block = self.copies[i], f"blocks.{i}.attention."
         grads.of[f"{block}W_O.weight"] = product(d_branch.mT, o.reshape(*low.shape[:2], -1))
         d_o = product(d_branch, copies.out).view(o.shape)
-        q, k = rotate_scale(qkv, self.heads, stored, gain, self.cos, self.sin)
         d_qkv = attend_backward(self.attention, d_o, q, k, self.heads.split(qkv)[2], o, saved, scale)
         del d_o, q, k
         dx, d_stored = rotate_scale_backward(d_qkv, qkv, self.heads, stored, gain, self.cos, self.sin)

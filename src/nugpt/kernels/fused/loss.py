@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.product import product, product_into
-from nugpt.kernels.fused.tile import row_tile
+from nugpt.kernels.fused.tile import TILINGS, row_tile, warps_for
 
 CHUNK_LOGITS = 13 * 2**25  # numbers held at a time: 0.8 GiB in bfloat16
 WHOLE_ROW = 16384  # a vocabulary up to this is read once
@@ -27,11 +27,12 @@ def _softmax_in_place(
     row, r = tl.program_id(0), tl.program_id(1)
     base = logits + (r.to(tl.int64) * n + row) * V
     place = r.to(tl.int64) * N + start + row
+    cols = tl.arange(0, BLOCK)
+    if WHOLE:  # asked for before the target, whose logit waits for it
+        z = tl.load(base + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
     target = tl.load(targets + place)
     at_target = tl.load(base + target).to(tl.float32)
-    cols = tl.arange(0, BLOCK)
     if WHOLE:
-        z = tl.load(base + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
         highest = tl.max(z, 0)
         summed = tl.sum(tl.exp(z - highest), 0)
     else:
@@ -111,8 +112,8 @@ def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: 
     """The chunk's losses; with a weight, the logits become weight times the gradient of their loss."""
     R, n, V = logits_RnV.shape
     whole = V <= WHOLE_ROW
-    block = triton.next_power_of_2(V) if whole else 4096
-    warps = max(4, min(16, block // 512))
+    block = triton.next_power_of_2(V) if whole else TILINGS["softmax"].numbers
+    warps = max(4, warps_for(block, "softmax"))
     launch(
         _softmax_in_place, (n, R),
         logits_RnV, targets_RN, losses_RN, weight or 0.0, n, targets_RN.shape[1], V, start, weight is not None, whole,
@@ -120,21 +121,28 @@ def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: 
     )  # fmt: skip
 
 
-def _chunk(R: int, N: int, V: int) -> int:
-    """Tokens per chunk: equal parts, a whole number of matrix tiles where there are many."""
-    parts = -(-R * N * V // CHUNK_LOGITS)
-    size = -(-N // parts)
-    return min(N, size + -size % 128)
+def _pieces(R: int, N: int, V: int) -> list[tuple[slice, slice]]:
+    """The replicas and tokens whose logits are held together.
+
+    Whole replicas as far as they fit, for then nothing has to be added up; else equal parts of one replica's tokens, a
+    whole number of matrix tiles where there are many.
+    """
+    replicas = -(-R // -(-R // max(1, CHUNK_LOGITS // (N * V))))
+    tokens = -(-N // -(-N * V // CHUNK_LOGITS))
+    tokens = min(N, tokens + -tokens % 128)
+    return [
+        (slice(r, min(R, r + replicas)), slice(n, min(N, n + tokens)))
+        for r in range(0, R, replicas)
+        for n in range(0, N, tokens)
+    ]
 
 
 def token_losses(h_RND: Tensor, weight_RVD: Tensor, targets_RN: Tensor) -> Tensor:
     """The loss of every token, (R, N) in float32; the weight is already scaled."""
     R, N, _ = h_RND.shape
-    V = weight_RVD.shape[1]
     losses = h_RND.new_empty(R, N, dtype=torch.float32)
-    size = _chunk(R, N, V)
-    for start in range(0, N, size):
-        _softmax_(product(h_RND[:, start : start + size], weight_RVD.mT), targets_RN, losses, start, None)
+    for r, n in _pieces(R, N, weight_RVD.shape[1]):
+        _softmax_(product(h_RND[r, n], weight_RVD[r].mT), targets_RN[r], losses[r], n.start, None)
     return losses
 
 
@@ -146,12 +154,10 @@ def token_losses_and_gradients(
     V = weight_RVD.shape[1]
     losses = h_RND.new_empty(R, N, dtype=torch.float32)
     dh, dweight = torch.empty_like(h_RND), h_RND.new_empty(R, V, D, dtype=torch.float32)
-    size = _chunk(R, N, V)
-    for start in range(0, N, size):
-        part = h_RND[:, start : start + size]
-        logits = product(part, weight_RVD.mT)
-        _softmax_(logits, targets_RN, losses, start, weight)
-        dh[:, start : start + size] = product(logits, weight_RVD)
-        product_into(dweight, logits.mT, part, add=start > 0)
-        del logits  # before the next chunk's are made
+    for r, n in _pieces(R, N, V):
+        logits = product(h_RND[r, n], weight_RVD[r].mT)
+        _softmax_(logits, targets_RN[r], losses[r], n.start, weight)
+        product(logits, weight_RVD[r], out=dh[r, n])
+        product_into(dweight[r], logits.mT, h_RND[r, n], add=n.start > 0)
+        del logits  # before the next piece's are made
     return losses, dh, dweight

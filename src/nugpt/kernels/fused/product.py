@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 
-def product(a_RIK: Tensor, b_RKJ: Tensor) -> Tensor:
-    """a b, replica by replica, in their dtype."""
+def product(a_RIK: Tensor, b_RKJ: Tensor, out: Tensor | None = None) -> Tensor:
+    """a b, replica by replica, in their dtype; into `out` where it is given."""
     if a_RIK.shape[0] == 1:
-        return torch.mm(a_RIK[0], b_RKJ[0]).unsqueeze(0)
-    return torch.bmm(a_RIK, b_RKJ)
+        return torch.mm(a_RIK[0], b_RKJ[0], out=None if out is None else out[0]).unsqueeze(0)
+    return torch.bmm(a_RIK, b_RKJ, out=out)
 
 
 def product_into(out_RIJ: Tensor, a_RIK: Tensor, b_RKJ: Tensor, add: bool) -> None:
