@@ -14,10 +14,11 @@ from torch import Tensor
 
 from nugpt.core.baseline import RMS_EPS
 from nugpt.core.rope import rope_angles
+from nugpt.engines.lab.aside import Aside
 from nugpt.kernels.fused.adam import Course, Place, Settings, lengths, update_
 from nugpt.kernels.fused.add_norm import add_norm, add_norm_backward
 from nugpt.kernels.fused.attention import attend, attend_backward, fastest
-from nugpt.kernels.fused.embedding import embed, embed_backward
+from nugpt.kernels.fused.embedding import embed, embed_backward, embedding_order
 from nugpt.kernels.fused.heads import Heads, rotate_scale, rotate_scale_backward
 from nugpt.kernels.fused.lerp import lerp, lerp_backward
 from nugpt.kernels.fused.loss import scaled, token_losses, token_losses_and_gradients, unscale_
@@ -87,6 +88,7 @@ class Program:
             "mlp.W_nu": ("up", Place(M)),
             "mlp.W_oMLP": ("down", Place(columns=True)),
         }
+        self.aside = Aside(device)
         self.attention = ""  # the kernel's name, known once a batch's shape is
 
     def refresh_(self, params: Params) -> None:
@@ -111,6 +113,7 @@ class Program:
         self, params: Params, tokens_RN: Tensor, targets_RN: Tensor, weight: float
     ) -> tuple[Tensor, Gradients]:
         """The loss of every token, and the gradient of weight·Σ losses for every parameter."""
+        order = self.aside.run(lambda: embedding_order(tokens_RN, self.config.vocab_size))
         low, kept = self.forward(params, tokens_RN, keep=True)
         losses, d_low, d_weight = token_losses_and_gradients(low, self.unembedding(params), targets_RN, weight)
         grads = Gradients()
@@ -120,7 +123,8 @@ class Program:
         if "s_z.stored" in params:
             grads.of["s_z.stored"] = d_scale
         d_h, d_rest = self.backward(params, kept, d_low, grads)
-        grads.of["E_in.weight"] = embed_backward(d_h, d_rest, tokens_RN, self.config.vocab_size)
+        self.aside.join()
+        grads.of["E_in.weight"] = embed_backward(d_h, d_rest, *order)
         return losses, grads
 
     def unembedding(self, params: Params) -> Tensor:
@@ -171,12 +175,12 @@ class Program:
         """The gradient of the low state, and of s_qk."""
         qkv, q, k, o, saved = kept
         copies, block = self.copies[i], f"blocks.{i}.attention."
-        grads.of[f"{block}W_O.weight"] = product(d_branch.mT, o.reshape(*low.shape[:2], -1))
+        grads.of[f"{block}W_O.weight"] = self.aside.product(d_branch.mT, o.reshape(*low.shape[:2], -1))
         d_o = product(d_branch, copies.out).view(o.shape)
         d_qkv = attend_backward(self.attention, d_o, q, k, self.heads.split(qkv)[2], o, saved, scale)
         del d_o, q, k
         dx, d_stored = rotate_scale_backward(d_qkv, qkv, self.heads, stored, gain, self.cos, self.sin)
-        grads.of[f"{block}W_q.weight"] = product(dx.mT, low)  # of W_k and W_v too
+        grads.of[f"{block}W_q.weight"] = self.aside.product(dx.mT, low)  # of W_k and W_v too
         return product(dx, copies.qkv), d_stored
 
     def _mlp(self, low: Tensor, i: int, scales: Scales | None, constant: float) -> tuple[Tensor, Tensor]:
@@ -199,9 +203,9 @@ class Program:
         d_gated = product(d_branch, self.copies[i].down)
         dx, gated, d_scales = swiglu_backward(d_gated, x, scales, constant)
         del d_gated
-        grads.of[f"{block}W_oMLP.weight"] = product(d_branch.mT, gated)
+        grads.of[f"{block}W_oMLP.weight"] = self.aside.product(d_branch.mT, gated)
         del gated
-        grads.of[f"{block}W_u.weight"] = product(dx.mT, low)  # of W_ν too
+        grads.of[f"{block}W_u.weight"] = self.aside.product(dx.mT, low)  # of W_ν too
         return product(dx, self.copies[i].up), d_scales
 
 
@@ -260,6 +264,7 @@ class Normalized(Program):
             d_low, d_s_qk = self._attend_backward(d_branch, low, attended, i, *self._s_qk(params, i), grads)
             assert d_s_qk is not None
             grads.of[f"{block}attention.s_qk.stored"] = d_s_qk
+            self.aside.turn()
         assert d_h is not None
         return d_h, d_low
 
@@ -317,6 +322,7 @@ class Prenorm(Program):
             assert d_branch is not None
             d_low, _ = self._attend_backward(d_branch, low_A, attended, i, None, None, scale, grads)
             d_h, d_branch = self._norm_backward(params, d_h, d_low, h, f"blocks.{i}.norm_A", i > 0, grads)
+            self.aside.turn()
         return d_h, None
 
 

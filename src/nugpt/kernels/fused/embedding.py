@@ -71,13 +71,18 @@ def embed(weight_RVD: Tensor, tokens_RN: Tensor, dtype: torch.dtype) -> tuple[Te
     return out, low
 
 
-def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, tokens_RN: Tensor, vocabulary: int) -> Tensor:
-    """The gradient of E_in, (R, V, D): for each token the sum over its places, the two parts of a gradient added."""
-    R, N, D = grad_RND.shape
-    rows, block, _ = row_tile(D)
+def embedding_order(tokens_RN: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Every row's places in the order of their tokens, and where in it each token's begin and the last one's end."""
     sorted_RN, order_RN = torch.sort(tokens_RN, dim=1, stable=True)
     edges = torch.arange(vocabulary + 1, device=tokens_RN.device, dtype=tokens_RN.dtype)
-    starts_RV = torch.searchsorted(sorted_RN, edges.expand(R, -1).contiguous())
+    return order_RN, torch.searchsorted(sorted_RN, edges.expand(tokens_RN.shape[0], -1).contiguous())
+
+
+def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, order_RN: Tensor, starts_RV: Tensor) -> Tensor:
+    """The gradient of E_in, (R, V, D): for each token the sum over its places, the two parts of a gradient added."""
+    R, N, D = grad_RND.shape
+    vocabulary = starts_RV.shape[1] - 1
+    rows, block, _ = row_tile(D)
     out = grad_RND.new_empty(R, vocabulary, D)
     rows = max(4, min(8, rows))
     launch(
