@@ -100,6 +100,7 @@ class _Hands:
         if asked.device is not None:
             options = replace(options, device=asked.device)
         keep = bool(launch.get("keep_checkpoints", True))
+        options = replace(options, last_checkpoint=keep)  # what is dropped at once need not be written
         settings = WorkerOptions(asked.stale_after, asked.replicas, asked.peers, linger, keep_checkpoints=keep)
         key = repr((launch["data"], launch.get("titan"), options))
         if key not in self.engines:

@@ -34,8 +34,10 @@ from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.loop import Progress
 from nugpt.spec import Schedule
 from nugpt.spec.model import parameter_shapes
+from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, Start
-from nugpt.store import Store, latest_checkpoint
+from nugpt.store import RunDirectory, Store, latest_checkpoint
+from nugpt.store.checkpoint import steps_in
 
 
 @pytest.fixture(scope="module")
@@ -497,6 +499,42 @@ def test_a_signal_at_the_last_step_is_heeded_once_the_record_is_there(dataset: T
     assert record is not None
     assert record.status == "done"
     assert record.steps == spec.steps
+
+
+def test_a_run_whose_last_checkpoint_is_not_wanted_ends_the_same(dataset: TokenDataset, tmp_path: Path) -> None:
+    spec = make_spec(dataset)
+    options = Options(device="cpu", checkpoint_every=8, keep=5)
+    records, steps = [], []
+    for wanted in (True, False):
+        store = Store(tmp_path / str(wanted))
+        (record,) = execute([spec], store, dataset, replace(options, last_checkpoint=wanted))
+        records.append(replace(record, wall_s=0.0, carried_by={}))
+        steps.append(steps_in(store.run(spec).checkpoints))
+    assert records[0] == records[1]
+    assert steps == [[8, 16, 24], [8, 16]]
+
+
+def test_killed_before_its_record_a_run_without_a_last_checkpoint_goes_back(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [make_spec(dataset, seed=seed) for seed in (0, 1)]
+    options = Options(device="cpu", checkpoint_every=8, last_checkpoint=False)
+    expected = execute(specs, Store(tmp_path / "undisturbed"), dataset, options)
+    store, written = Store(tmp_path / "killed"), RunDirectory.write_record
+    calls = itertools.count()
+
+    def killed(self: RunDirectory, record: RunRecord) -> None:
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        written(self, record)
+
+    monkeypatch.setattr(RunDirectory, "write_record", killed)
+    with pytest.raises(KeyboardInterrupt):
+        execute(specs, store, dataset, options)
+    assert [store.run(spec).has_ended() for spec in specs] == [True, False]
+    found = execute(specs, store, dataset, options)
+    for a, b in zip(expected, found, strict=True):
+        assert (a.val_loss, a.train_loss, a.steps) == (b.val_loss, b.train_loss, b.steps)
 
 
 def test_checkpoints_lie_a_minute_apart_unless_asked_for_by_steps(

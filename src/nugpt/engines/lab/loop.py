@@ -204,8 +204,8 @@ def _train(
         clock = saved_at = time.monotonic()
 
     def finish(replicas: list[int], status: str) -> None:
-        """The records of these replicas."""
-        save(replicas)
+        """The records of these replicas; a run that was stopped may be taken up again, and needs its checkpoint."""
+        save(replicas if options.last_checkpoint or status == "stopped" else [])
         for r in replicas:
             hooks.guard()
             runs[r].ended = True

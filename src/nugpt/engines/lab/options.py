@@ -28,6 +28,7 @@ class Options:
     micro_batch: int | None = None  # sequences per forward and backward; None: the whole batch at once
     checkpoint_every: int | None = None  # steps; None: ten times a run, at least a minute apart
     keep: int = 2  # checkpoints kept
+    last_checkpoint: bool = True  # of a run that is done or diverged; without, one killed before its record goes back
     log_every: int | None = None  # steps; None: two hundred rows a run
     threads: int | None = None  # CPU threads; None: torch's own choice
     deterministic: bool = False  # refuse kernels whose result differs from run to run
