@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nugpt.kernels.fused.launch import launch
-from nugpt.kernels.fused.tile import TILINGS, inverse_length, walkers, warps_for
+from nugpt.kernels.fused.tile import TILINGS, inverse_length, total, walkers, warps_for
 
 
 @dataclass(frozen=True)
@@ -265,6 +265,8 @@ def rotate_scale_backward(
     )  # fmt: skip
     if partial is None or gain_R is None:
         return dx, None
+    if Q == K:  # a query head and the key head beside it: two rows of as many numbers
+        return dx, total(partial.view(R, 2 * P, K * H), None, gain_R).view(R, K, H)
     by_head = partial.sum(1)
     summed = by_head[:, :Q].unflatten(1, (K, Q // K)).sum(2) + by_head[:, Q:]
     return dx, summed * gain_R.view(-1, 1, 1)
