@@ -17,11 +17,15 @@ WANTED = False  # whether a GPU's second stream is used: not before it is measur
 Held = list[tuple[Tensor, ...]]
 
 
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class Aside:
     """A second stream, or none: then everything is done where it is asked for, with the same results to the bit."""
 
     def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device) if WANTED and device.type == "cuda" else None
+        self.stream = _stream(device) if WANTED and device.type == "cuda" else None
         # Operands still being read here: given back to the allocator earlier, the main stream would write over them.
         self._held: Held = []
         self._before: tuple[torch.cuda.Event, Held] | None = None

@@ -1,7 +1,7 @@
 """Losses and gradients of stacked replicas by fused kernels, forward and backward written out, and the update.
 
 Shapes: R replicas, N = B·T tokens, D d_model, M d_MLP, V vocabulary. The equations are those of `core/transformer.py`
-and `core/baseline.py`; what the backward pass can make again cheaply is not kept.
+and `core/baseline.py`; what the forward pass has written and the backward pass reads is kept.
 """
 
 from __future__ import annotations
@@ -183,16 +183,18 @@ class Program:
         grads.of[f"{block}W_q.weight"] = self.aside.product(dx.mT, low)  # of W_k and W_v too
         return product(dx, copies.qkv), d_stored
 
-    def _mlp(self, low: Tensor, i: int, scales: Scales | None, constant: float) -> tuple[Tensor, Tensor]:
-        """W_oMLP applied to the gated product, and the product that was gated."""
+    def _mlp(self, low: Tensor, i: int, scales: Scales | None, constant: float) -> tuple[Tensor, Tensor, Tensor]:
+        """W_oMLP applied to the gated product, the product that was gated, and the gated one."""
         x = product(low, self.copies[i].up.mT)
-        return product(swiglu(x, scales, constant), self.copies[i].down.mT), x
+        gated = swiglu(x, scales, constant)
+        return product(gated, self.copies[i].down.mT), x, gated
 
     def _mlp_backward(
         self,
         d_branch: Tensor,
         low: Tensor,
         x: Tensor,
+        gated: Tensor,
         i: int,
         scales: Scales | None,
         constant: float,
@@ -201,10 +203,9 @@ class Program:
         """The gradient of the low state, and of s_u and s_ν."""
         block = f"blocks.{i}.mlp."
         d_gated = product(d_branch, self.copies[i].down)
-        dx, gated, d_scales = swiglu_backward(d_gated, x, scales, constant)
-        del d_gated
         grads.of[f"{block}W_oMLP.weight"] = self.aside.product(d_branch.mT, gated)
-        del gated
+        dx, d_scales = swiglu_backward(d_gated, x, scales, constant)
+        del d_gated
         grads.of[f"{block}W_u.weight"] = self.aside.product(dx.mT, low)  # of W_ν too
         return product(dx, self.copies[i].up), d_scales
 
@@ -234,10 +235,11 @@ class Normalized(Program):
         kept: list[Any] = []
         for i in range(self.config.n_layers):
             branch_A, *attended = self._attend(low, i, *self._s_qk(params, i))
+            low_A = low
             mid, low = lerp(h, branch_A, *self._alpha(params, i, "alpha_A"))  # (1), (2)
-            branch_M, x = self._mlp(low, i, self._scales(params, i), constant)
+            branch_M, x, gated = self._mlp(low, i, self._scales(params, i), constant)
             if keep:
-                kept.append((h, branch_A, tuple(attended), branch_M, x))
+                kept.append((h, low_A, tuple(attended), branch_A, mid, low, x, gated, branch_M))
             h, low = lerp(mid, branch_M, *self._alpha(params, i, "alpha_M"))  # (3), (4)
         return low, kept
 
@@ -248,20 +250,22 @@ class Normalized(Program):
         constant = self.config.d_model**0.5
         d_h: Tensor | None = None
         for i in reversed(range(self.config.n_layers)):
-            h, branch_A, attended, branch_M, x = kept.pop()
+            h, low_A, attended, branch_A, mid, low_M, x, gated, branch_M = kept.pop()
             block = f"blocks.{i}."
-            alpha_A, alpha_M = self._alpha(params, i, "alpha_A"), self._alpha(params, i, "alpha_M")
-            d_mid, d_branch, grads.of[f"{block}alpha_M.stored"], low = lerp_backward(
-                d_h, d_low, h, branch_M, *alpha_M, before=(branch_A, *alpha_A)
+            d_mid, d_branch, grads.of[f"{block}alpha_M.stored"] = lerp_backward(
+                d_h, d_low, mid, branch_M, *self._alpha(params, i, "alpha_M")
             )
-            del branch_M
-            d_low, d_scales = self._mlp_backward(d_branch, low, x, i, self._scales(params, i), constant, grads)
+            del branch_M, mid
+            scales = self._scales(params, i)
+            d_low, d_scales = self._mlp_backward(d_branch, low_M, x, gated, i, scales, constant, grads)
             assert d_scales is not None
             grads.of[f"{block}mlp.s_u.stored"], grads.of[f"{block}mlp.s_nu.stored"] = d_scales
-            del x
-            d_h, d_branch, grads.of[f"{block}alpha_A.stored"], low = lerp_backward(d_mid, d_low, h, branch_A, *alpha_A)
+            del x, gated, low_M
+            d_h, d_branch, grads.of[f"{block}alpha_A.stored"] = lerp_backward(
+                d_mid, d_low, h, branch_A, *self._alpha(params, i, "alpha_A")
+            )
             del h, branch_A, d_mid
-            d_low, d_s_qk = self._attend_backward(d_branch, low, attended, i, *self._s_qk(params, i), grads)
+            d_low, d_s_qk = self._attend_backward(d_branch, low_A, attended, i, *self._s_qk(params, i), grads)
             assert d_s_qk is not None
             grads.of[f"{block}attention.s_qk.stored"] = d_s_qk
             self.aside.turn()
@@ -299,9 +303,9 @@ class Prenorm(Program):
             h, low_A = self._norm(params, h, branch, f"blocks.{i}.norm_A")
             branch, *attended = self._attend(low_A, i, None, None, scale)
             mid, low_M = self._norm(params, h, branch, f"blocks.{i}.norm_M")
-            branch, x = self._mlp(low_M, i, None, 1.0)
+            branch, x, gated = self._mlp(low_M, i, None, 1.0)
             if keep:
-                kept.append((h, low_A, tuple(attended), mid, low_M, x))
+                kept.append((h, low_A, tuple(attended), mid, low_M, x, gated))
             h = mid
         h, low = self._norm(params, h, branch, "norm_out")
         if keep:
@@ -315,9 +319,9 @@ class Prenorm(Program):
         scale = self.config.head_dim**-0.5
         d_h, d_branch = self._norm_backward(params, None, d_low, kept.pop(), "norm_out", True, grads)
         for i in reversed(range(self.config.n_layers)):
-            h, low_A, attended, mid, low_M, x = kept.pop()
+            h, low_A, attended, mid, low_M, x, gated = kept.pop()
             assert d_branch is not None
-            d_low, _ = self._mlp_backward(d_branch, low_M, x, i, None, 1.0, grads)
+            d_low, _ = self._mlp_backward(d_branch, low_M, x, gated, i, None, 1.0, grads)
             d_h, d_branch = self._norm_backward(params, d_h, d_low, mid, f"blocks.{i}.norm_M", True, grads)
             assert d_branch is not None
             d_low, _ = self._attend_backward(d_branch, low_A, attended, i, None, None, scale, grads)

@@ -67,7 +67,6 @@ def _swiglu_backward(
     constant,
     grad,
     dx,
-    again,
     partial_u,
     partial_nu,
     N,
@@ -88,10 +87,9 @@ def _swiglu_backward(
         mask = (rows < N)[:, None] & (cols < M)[None, :]
         row = r.to(tl.int64) * N + rows
         at = row[:, None] * (2 * M) + cols[None, :]
-        to = row[:, None] * M + cols[None, :]
         raw_u = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
         raw_nu = tl.load(x + at + M, mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(grad + to, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(grad + row[:, None] * M + cols[None, :], mask=mask, other=0.0).to(tl.float32)
         u, nu = raw_u * s_u, raw_nu * s_nu
         gate = tl.sigmoid(nu)
         silu = nu * gate
@@ -102,7 +100,6 @@ def _swiglu_backward(
             sum_nu += dnu * raw_nu
         tl.store(dx + at, (du * s_u).to(dx.dtype.element_ty), mask=mask)
         tl.store(dx + at + M, (dnu * s_nu).to(dx.dtype.element_ty), mask=mask)
-        tl.store(again + to, (silu * u).to(again.dtype.element_ty), mask=mask)
     if SCALED:
         to = (r.to(tl.int64) * P + p) * M + cols
         tl.store(partial_u + to, tl.sum(sum_u, 0), mask=cols < M)
@@ -133,20 +130,20 @@ def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:
 
 def swiglu_backward(
     grad_RNM: Tensor, x_RNM2: Tensor, scales: Scales | None, constant: float
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
-    """Gradients for the product, the gated product made again, and the gradients of the stored s_u and s_ν."""
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """Gradients for the product and for the stored s_u and s_ν."""
     R, N, M = grad_RNM.shape
     rows, columns, warps = _tile("swiglu backward")
     across = triton.cdiv(M, columns)
     P = walkers(triton.cdiv(N, rows), R * across, grad_RNM.device, warps, "swiglu backward")
-    dx, again = torch.empty_like(x_RNM2), torch.empty_like(grad_RNM)
+    dx = torch.empty_like(x_RNM2)
     partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
     given = scales or (None, None, None, None)
     launch(
         _swiglu_backward, (across, P, R),
-        x_RNM2, *given, constant, grad_RNM, dx, again, *partial, N, P, M, scales is not None, rows, columns,
+        x_RNM2, *given, constant, grad_RNM, dx, *partial, N, P, M, scales is not None, rows, columns,
         TILINGS["swiglu backward"].stages, num_warps=warps,
     )  # fmt: skip
     if scales is None or partial[0] is None or partial[1] is None:
-        return dx, again, None
-    return dx, again, (total(partial[0], None, scales[1]), total(partial[1], None, scales[3]))
+        return dx, None
+    return dx, (total(partial[0], None, scales[1]), total(partial[1], None, scales[3]))
