@@ -13,7 +13,7 @@ from typing import Any
 
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
-from nugpt.store.atomic import read_json, write_bytes, write_json
+from nugpt.store.atomic import read_json, sync_file, write_bytes, write_json
 from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
@@ -150,14 +150,20 @@ class RunDirectory:
         name: str | None = about["end_of_text"]
         return name
 
-    def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows to the metrics, a JSON object a line, forced to disk."""
+    def append_metrics(self, rows: Iterable[Mapping[str, Any]], sync: bool = True) -> None:
+        """Add rows to the metrics, a JSON object a line, forced to disk; without `sync` only by `sync_metrics`."""
         text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         if text:
             with open(self.metrics, "a", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
+
+    def sync_metrics(self) -> None:
+        """Force the rows to disk: before a checkpoint or a record stands for them."""
+        if self.metrics.is_file():
+            sync_file(self.metrics)
 
     def read_metrics(self, kinds: Collection[str] | None = None) -> list[dict[str, Any]]:
         """The rows of the metrics (of these kinds alone), a cut-off last line left out."""

@@ -501,6 +501,34 @@ def test_a_signal_at_the_last_step_is_heeded_once_the_record_is_there(dataset: T
     assert record.steps == spec.steps
 
 
+def test_rows_are_safe_before_a_checkpoint_or_a_record_stands_for_them(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.engines.lab import loop
+
+    spec = make_spec(dataset)
+    rows_of = Store(tmp_path).run(spec)
+    seen: list[tuple[str, int]] = []
+
+    def noted(name: str, original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            seen.append((name, len(rows_of.read_metrics())))
+            return original(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(RunDirectory, "sync_metrics", noted("safe", RunDirectory.sync_metrics))
+    monkeypatch.setattr(RunDirectory, "write_record", noted("record", RunDirectory.write_record))
+    monkeypatch.setattr(loop, "save_checkpoint", noted("checkpoint", loop.save_checkpoint))
+    execute([spec], Store(tmp_path), dataset, Options(device="cpu", checkpoint_every=8))
+    published = [event for event in seen if event[0] != "safe"]
+    assert [name for name, _ in published] == ["checkpoint"] * 3 + ["record"]
+    assert len({rows for _, rows in published}) == 3  # the last checkpoint and the record stand for the same rows
+    for event in published:
+        before = seen[seen.index(event) - 1]
+        assert before == ("safe", event[1])
+
+
 def test_a_run_whose_last_checkpoint_is_not_wanted_ends_the_same(dataset: TokenDataset, tmp_path: Path) -> None:
     spec = make_spec(dataset)
     options = Options(device="cpu", checkpoint_every=8, keep=5)

@@ -209,6 +209,7 @@ def _train(
         for r in replicas:
             hooks.guard()
             runs[r].ended = True
+            runs[r].directory.sync_metrics()
             runs[r].directory.write_record(_record(ensemble, state, r, runs[r], status, options, compiled, dataset))
 
     with _stop_signals() as stop:
@@ -354,7 +355,7 @@ def _log(
             row |= {"loss": losses[r], "grad_norm": norms[r], "norm_error": error}
         else:
             row |= {"diverged_at": died_at[r]}
-        run.directory.append_metrics([row])
+        run.directory.append_metrics([row], sync=False)
         progress.rows(run.number, row)
     state.loss_sum.zero_()
     state.logged = 0
@@ -377,7 +378,7 @@ def _validation_rows(state: State, runs: list[_Run], loss: ValidationLoss, progr
             "val_loss_ema": run.ema,
             "val_loss_by_source": run.by_source,
         }
-        run.directory.append_metrics([row])
+        run.directory.append_metrics([row], sync=False)
         progress.rows(run.number, row)
 
 
@@ -389,7 +390,7 @@ def _measured_rows(probe: Probe, ensemble: Ensemble, state: State, runs: list[_R
         before = probe.seconds
         rows = probe.rows(ensemble, state, r)
         run.measured_s += probe.seconds - before
-        run.directory.append_metrics(rows)
+        run.directory.append_metrics(rows, sync=False)
         for row in rows:
             progress.rows(run.number, row)
 
@@ -406,6 +407,9 @@ def _save(state: State, r: int, run: _Run, keep: int) -> None:
         "val_loss": run.val_loss,
         "val_loss_by_source": run.by_source,
     }
+    # Rows beyond the last checkpoint are dropped when a run goes on, so that only here they must be safe: forcing each
+    # to disk would keep the device waiting, a few milliseconds for every replica and row.
+    run.directory.sync_metrics()
     save_checkpoint(run.directory.checkpoints, state.step, model, optimizer, small, keep)
 
 

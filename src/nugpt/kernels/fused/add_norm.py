@@ -36,9 +36,11 @@ def _add_norm_forward(
     at = (r.to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
     x = tl.load(h + at, mask=mask, other=0.0)
     if ADD:
-        x += tl.load(residual + r) * tl.load(b + at, mask=mask, other=0.0).to(tl.float32)
+        b_tile = tl.load(b + at, mask=mask, other=0.0).to(tl.float32)
+    w = tl.load(weight + r * D + cols, mask=cols < D, other=0.0)  # after what takes longest, before what waits for it
+    if ADD:
+        x += tl.load(residual + r) * b_tile
         tl.store(out + at, x, mask=mask)
-    w = tl.load(weight + r * D + cols, mask=cols < D, other=0.0)
     y = x * (1.0 / tl.sqrt(tl.sum(x * x, 1) / D + eps))[:, None] * w[None, :]
     tl.store(low + at, y.to(low.dtype.element_ty), mask=mask)
 

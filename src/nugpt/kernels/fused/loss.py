@@ -77,11 +77,11 @@ def _unscale_rows(weight, stored, gain, grad, d_stored, V, D: tl.constexpr, ROWS
     mask = (rows < V)[:, None] & (cols < D)[None, :]
     row = r.to(tl.int64) * V + rows
     at = row[:, None] * D + cols[None, :]
-    g = tl.load(gain + r)
     d = tl.load(grad + at, mask=mask, other=0.0)
-    along = tl.sum(d * tl.load(weight + at, mask=mask, other=0.0), 1)
-    tl.store(d_stored + row, along * g, mask=rows < V)
+    w = tl.load(weight + at, mask=mask, other=0.0)
+    g = tl.load(gain + r)
     s = g * tl.load(stored + row, mask=rows < V, other=0.0)
+    tl.store(d_stored + row, tl.sum(d * w, 1) * g, mask=rows < V)
     tl.store(grad + at, d * s[:, None], mask=mask)
 
 
