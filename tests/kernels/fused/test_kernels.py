@@ -306,6 +306,30 @@ def test_adam_and_retraction(axis: int | None, padded: bool, dtype: torch.dtype)
     assert_close(lengths([g_stacked]), true_length, torch.float32)
 
 
+def test_columns_are_followed_down_by_any_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.core.optim import adam_
+    from nugpt.core.sphere import retract_tensor_
+    from nugpt.kernels.fused import adam
+
+    R, rows, columns = 2, 150, 40
+    g = made(R, rows, columns, seed=3)
+    start = [made(R, rows, columns), made(R, rows, columns, seed=1), made(R, rows, columns, seed=2).square()]
+    truth = [x.double() for x in start]
+    adam_(truth[0], g.double(), truth[1], truth[2], 1, 0.1, (0.9, 0.95), 1e-8)
+    retract_tensor_(truth[0], 1)
+    ones = torch.ones(R, device=DEVICE)
+    course = adam.Course(ones.int(), ones, torch.tensor([1.0, 0.1, 0.05], device=DEVICE), (0.9, 0.95))
+    for tile in adam.COLUMN_TILES:
+        with monkeypatch.context() as patch:
+            patch.setattr(adam, "COLUMN_TILES", (tile,))
+            p, m, v = (x.clone() for x in start)
+            copy = torch.empty_like(p)
+            settings = (0.1 * ones, 1e-8 * ones, 0 * ones)
+            adam.update_(p, g, m, v, course, settings, 0, copy, adam.Place(columns=True), True)
+        for x, t in zip((p, m, v, copy), (*truth, truth[0]), strict=True):
+            assert_close(x, t, torch.float32, str(tile))
+
+
 def test_adam_of_vectors_of_any_length() -> None:
     from nugpt.core.optim import adam_
     from nugpt.kernels.fused.adam import Course, update_

@@ -17,7 +17,9 @@ from torch import Tensor
 from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import multiprocessors, row_tile
 
-ROWS, COLUMNS = 128, 8  # a program's tile of columns: narrow, so that a small matrix occupies the whole chip
+# Rows and columns of a tile whose columns are followed all the way down. Memory comes in whole lines of 32 numbers;
+# narrower where the matrices are so small that wide ones would not occupy the whole chip.
+COLUMN_TILES = ((64, 32), (128, 16), (128, 8))
 
 
 @dataclass(frozen=True)
@@ -204,9 +206,10 @@ def update_(
         assert copy is not None
         assert axis in (0, None)
         R, rows, columns = parameter.shape
+        tile_rows, tile_columns = _column_tile(columns, R, parameter.device)
         launch(
             _adam_columns,
-            (triton.cdiv(columns, COLUMNS), R),
+            (triton.cdiv(columns, tile_columns), R),
             parameter,
             grad,
             first,
@@ -218,8 +221,8 @@ def update_(
             place.dim,
             place.width,
             axis == 0,
-            ROWS,
-            COLUMNS,
+            tile_rows,
+            tile_columns,
         )
         return
     assert axis in (1, None)
@@ -235,6 +238,13 @@ def update_(
         copy.stride(0) if copy is not None else 0, place.first_row, shape[2], place.dim, place.width, grad_moved,
         copy is not None, axis is not None, tile, block, num_warps=warps,
     )  # fmt: skip
+
+
+def _column_tile(columns: int, replicas: int, device: torch.device) -> tuple[int, int]:
+    """The widest tile of which there are two for every multiprocessor, else the narrowest."""
+    enough = 2 * multiprocessors(device)
+    found = (tile for tile in COLUMN_TILES if triton.cdiv(columns, tile[1]) * replicas >= enough)
+    return next(found, COLUMN_TILES[-1])
 
 
 @cache
