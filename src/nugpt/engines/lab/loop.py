@@ -323,13 +323,16 @@ def _batches(
     """The batches from `step` on, stacked over replicas; replicas of one seed see the same tokens."""
     spec = specs[0]
     seeds = list(dict.fromkeys(s.seed for s in specs))
-    places = torch.tensor([seeds.index(s.seed) for s in specs])
+    places = torch.tensor([seeds.index(s.seed) for s in specs], device=device)
     streams = [prefetch(dataset, seed, step, spec.batch, spec.model.seq_len, stop_step=spec.steps) for seed in seeds]
     for pieces in zip(*streams, strict=True):
         pair = []
         for which in (0, 1):
-            stacked = torch.from_numpy(np.stack([piece[which] for piece in pieces])).to(device, torch.int64)
-            pair.append(stacked[places.to(device)] if len(seeds) < len(specs) or len(seeds) > 1 else stacked)
+            stacked = torch.from_numpy(np.stack([piece[which] for piece in pieces])).to(torch.int64)
+            if device.type == "cuda":  # from other memory the copy, and so Python, would wait for the steps under way
+                stacked = stacked.pin_memory()
+            stacked = stacked.to(device, non_blocking=True)
+            pair.append(stacked[places] if len(seeds) < len(specs) or len(seeds) > 1 else stacked)
         yield pair[0], pair[1]
 
 
