@@ -51,7 +51,8 @@ class _Threads(ThreadPoolExecutor):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(THREADS)
-        self.device = device
+        # A thread begins at the first GPU, whichever is current where the kernels will be launched.
+        self.gpu = torch.cuda.current_device() if device.type == "cuda" else None
 
     def submit(self, compiled: Callable[[], Any], /, *_: Any, **__: Any) -> Future[Any]:
         """The kernel, ready to launch."""
@@ -59,7 +60,7 @@ class _Threads(ThreadPoolExecutor):
 
     def _ready(self, compiled: Callable[[], Any]) -> Any:
         kernel = compiled()
-        if self.device.type == "cuda":
-            with torch.cuda.device(self.device):  # a thread begins at the first GPU
+        if self.gpu is not None:
+            with torch.cuda.device(self.gpu):
                 kernel.run  # noqa: B018 - asking for it builds the launcher and loads the binary
         return kernel
