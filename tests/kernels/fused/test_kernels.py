@@ -178,7 +178,10 @@ def test_swiglu_and_its_gradient(shape: tuple[int, int, int], scaled: bool, dtyp
     assert_close(swiglu(x, given, constant), truth, dtype)
     g = made(R, N, M, dtype=dtype, seed=3)
     true_grads = torch.autograd.grad(truth, (x64, u64, nu64) if scaled else (x64,), g.double())
-    dx, ds = swiglu_backward(g, x, given, constant)
+    dx, ds, again = swiglu_backward(g, x, given, constant, again=scaled)
+    assert (again is not None) is scaled
+    if again is not None:
+        assert_close(again, truth, dtype, "made again")
     assert_close(dx, true_grads[0], dtype, "x")
     assert (ds is not None) is scaled
     if ds is not None:
@@ -404,7 +407,7 @@ def _all_of_a_block(order: str) -> list[Tensor]:
     h, b, s, g = made(R, B * T, D), made(R, B * T, D, seed=1), made(R, D, seed=2), made(R, B * T, D, seed=3)
     found = [*lerp(h, b, s, gain), *lerp_backward(g, g, h, b, s, gain)]
     x, g, u = made(R, B * T, 2 * M, seed=4), made(R, B * T, M, seed=5), made(R, M, seed=6)
-    dx, scales = swiglu_backward(g, x, (u, gain, u, gain), 2.0)
+    dx, scales, _ = swiglu_backward(g, x, (u, gain, u, gain), 2.0)
     assert scales is not None
     found += [swiglu(x, (u, gain, u, gain), 2.0), dx, *scales]
     turns = heads.turns(rope_angles(torch.arange(T, device=DEVICE), 10, 100.0, torch.float32))

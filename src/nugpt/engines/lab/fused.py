@@ -204,7 +204,7 @@ class Program:
         block = f"blocks.{i}.mlp."
         d_gated = product(d_branch, self.copies[i].down)
         grads.of[f"{block}W_oMLP.weight"] = self.aside.product(d_branch.mT, gated)
-        dx, d_scales = swiglu_backward(d_gated, x, scales, constant)
+        dx, d_scales, _ = swiglu_backward(d_gated, x, scales, constant)
         del d_gated
         grads.of[f"{block}W_u.weight"] = self.aside.product(dx.mT, low)  # of W_ν too
         return product(dx, self.copies[i].up), d_scales

@@ -107,7 +107,7 @@ class _Lerp(torch.autograd.Function):
             grad, grad_low = None, grad
         if grad_low is None:
             return None, None, None, None
-        dh, db, ds, _ = lerps.lerp_backward(
+        dh, db, ds = lerps.lerp_backward(
             None if grad is None else _one(grad), _one(grad_low), _one(h), _one(b), _one(stored), gain.view(1)
         )
         return dh[0], db[0], ds[0], None
@@ -151,8 +151,10 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, u, gain_u, nu, gain_nu, down = ctx.saved_tensors
-        dx, again, ds = gates.swiglu_backward(_one(grad @ down), _one(x), _scales(u, gain_u, nu, gain_nu), ctx.constant)
+        scales = _scales(u, gain_u, nu, gain_nu)
+        dx, ds, again = gates.swiglu_backward(_one(grad @ down), _one(x), scales, ctx.constant, again=True)
         assert ds is not None
+        assert again is not None
         return dx[0], ds[0][0], None, ds[1][0], None, None, grad.mT @ again[0]
 
 

@@ -67,12 +67,14 @@ def _swiglu_backward(
     constant,
     grad,
     dx,
+    gated,
     partial_u,
     partial_nu,
     N,
     P,
     M: tl.constexpr,
     SCALED: tl.constexpr,
+    AGAIN: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
@@ -89,7 +91,8 @@ def _swiglu_backward(
         at = row[:, None] * (2 * M) + cols[None, :]
         raw_u = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
         raw_nu = tl.load(x + at + M, mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(grad + row[:, None] * M + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        narrow = row[:, None] * M + cols[None, :]
+        g = tl.load(grad + narrow, mask=mask, other=0.0).to(tl.float32)
         u, nu = raw_u * s_u, raw_nu * s_nu
         gate = tl.sigmoid(nu)
         silu = nu * gate
@@ -100,6 +103,8 @@ def _swiglu_backward(
             sum_nu += dnu * raw_nu
         tl.store(dx + at, (du * s_u).to(dx.dtype.element_ty), mask=mask)
         tl.store(dx + at + M, (dnu * s_nu).to(dx.dtype.element_ty), mask=mask)
+        if AGAIN:
+            tl.store(gated + narrow, (silu * u).to(gated.dtype.element_ty), mask=mask)
     if SCALED:
         to = (r.to(tl.int64) * P + p) * M + cols
         tl.store(partial_u + to, tl.sum(sum_u, 0), mask=cols < M)
@@ -129,21 +134,21 @@ def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:
 
 
 def swiglu_backward(
-    grad_RNM: Tensor, x_RNM2: Tensor, scales: Scales | None, constant: float
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Gradients for the product and for the stored s_u and s_ν."""
+    grad_RNM: Tensor, x_RNM2: Tensor, scales: Scales | None, constant: float, again: bool = False
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor | None]:
+    """Gradients for the product and the stored s_u and s_ν; with `again` the gated product, where it was not kept."""
     R, N, M = grad_RNM.shape
     rows, columns, warps = _tile("swiglu backward")
     across = triton.cdiv(M, columns)
     P = walkers(triton.cdiv(N, rows), R * across, grad_RNM.device, warps, "swiglu backward")
-    dx = torch.empty_like(x_RNM2)
+    dx, gated = torch.empty_like(x_RNM2), torch.empty_like(grad_RNM) if again else None
     partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
     given = scales or (None, None, None, None)
     launch(
         _swiglu_backward, (across, P, R),
-        x_RNM2, *given, constant, grad_RNM, dx, *partial, N, P, M, scales is not None, rows, columns,
+        x_RNM2, *given, constant, grad_RNM, dx, gated, *partial, N, P, M, scales is not None, again, rows, columns,
         TILINGS["swiglu backward"].stages, num_warps=warps,
     )  # fmt: skip
     if scales is None or partial[0] is None or partial[1] is None:
-        return dx, None
-    return dx, (total(partial[0], None, scales[1]), total(partial[1], None, scales[3]))
+        return dx, None, gated
+    return dx, (total(partial[0], None, scales[1]), total(partial[1], None, scales[3])), gated
