@@ -9,6 +9,7 @@ import pytest
 from tests.engines.small import make_dataset, make_spec, train
 
 from nugpt.cli.main import main
+from nugpt.engines.titan.sums import own_files, sums_of, write_sums
 from nugpt.store import RunDirectory
 
 
@@ -60,5 +61,6 @@ def test_a_checkpoint_of_another_run_is_refused(
     shutil.copytree(trained.path, tmp_path / trained.path.name)
     state = tmp_path / trained.path.name / "dcp" / "step-3" / "nugpt.json"
     state.write_text(state.read_text().replace(trained.path.name, "0" * 16))
+    write_sums(state.parent, [sums_of(own_files(state.parent, 0))])  # whole, but another's
     assert main(["convert", trained.path.name, "--store", str(tmp_path)]) == 2
     assert f"is of run '{'0' * 16}', but this run is {trained.path.name}" in capsys.readouterr().err

@@ -55,12 +55,25 @@ def train(specs: list[RunSpec], kernels: str, steps: int, micro: int) -> tuple[E
     return ensemble, state, losses
 
 
-@pytest.mark.parametrize(("shape", "micro"), [("padded heads", 3), ("groups of queries", 2), ("plain", 3)])
-def test_fused_steps_equal_plain_steps(shape: str, micro: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "micro", "spare"),
+    [
+        ("padded heads", 3, False),
+        ("groups of queries", 2, False),
+        ("plain", 3, False),
+        ("padded heads", 3, True),
+        ("plain", 2, True),
+    ],
+)
+def test_fused_steps_equal_plain_steps(shape: str, micro: int, spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if spare:
+        monkeypatch.setattr("nugpt.engines.lab.fused.MOST_KEPT", 0)
     model = SHAPES[shape]
     specs = specs_of(model, 3, clip=0.5)
     plain, plain_state, plain_losses = train(specs, "plain", 3, micro)
     fused, fused_state, fused_losses = train(specs, "fused", 3, micro)
+    assert fused.fused is not None
+    assert fused.fused.program.spare == spare
     for a, b in zip(plain_losses, fused_losses, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-5)  # float32 on both sides: the order of sums
     for name in plain.names:

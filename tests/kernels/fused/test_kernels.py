@@ -47,9 +47,9 @@ def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) 
     from nugpt.kernels.fused.lerp import lerp, lerp_backward
 
     R, N, D = shape
-    h, b = sphere.norm(made(R, N, D)), made(R, N, D, dtype=dtype, seed=1)
+    h, b, b0 = sphere.norm(made(R, N, D)), made(R, N, D, dtype=dtype, seed=1), made(R, N, D, dtype=dtype, seed=2)
     b[0, 0] = 0.0  # a zero row stays where it was, with a finite gradient
-    stored, gain = made(R, D, seed=3), torch.rand(R, device=DEVICE) * 0.3 + 0.05
+    stored, stored0, gain = made(R, D, seed=3), made(R, D, seed=4), torch.rand(R, device=DEVICE) * 0.3 + 0.05
     stored[0, 0] = 0.0  # |x| has gradient 0 there
 
     def twin(h: Tensor, b: Tensor, s: Tensor) -> Tensor:
@@ -63,15 +63,22 @@ def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) 
     assert_close(low, truth, dtype, "low copy")
     g, g_low = made(R, N, D, seed=5), made(R, N, D, dtype=dtype, seed=6)
     true_grads = torch.autograd.grad(truth, (h64, b64, s64), g.double() + g_low.double())
-    found = lerp_backward(g, g_low, h, b, stored, gain)
-    for name, x, t, d in zip("hbs", found, true_grads, (torch.float32, dtype, torch.float32), strict=True):
+    for again in (False, True):
+        *found, before = lerp_backward(g, g_low, h, b, stored, gain, again=again)
+        for name, x, t, d in zip("hbs", found, true_grads, (torch.float32, dtype, torch.float32), strict=True):
+            assert_close(x, t, d, name)
+        assert (before is not None) == again
+    assert before is not None
+    assert_close(before, h, dtype, "low copy of the state before")
+    # Without a float32 part of the gradient, as at the last block, and with the LERP before this one made again.
+    h64, b064, s064, b64, s64 = exact(h, b0, stored0, b, stored)
+    middle = twin(h64, b064, s064)
+    true_grads = torch.autograd.grad(twin(middle, b64, s64), (middle, b64, s64), g_low.double())
+    *found, before = lerp_backward(None, g_low, h, b, stored, gain, before=(b0, stored0, gain), again=True)
+    for name, x, t, d in zip("mbs", found, true_grads, (torch.float32, dtype, torch.float32), strict=True):
         assert_close(x, t, d, name)
-    # Without a float32 part of the gradient, as at the last block.
-    h64, b64, s64 = exact(h, b, stored)
-    true_grads = torch.autograd.grad(twin(h64, b64, s64), (h64, b64, s64), g_low.double())
-    found = lerp_backward(None, g_low, h, b, stored, gain)
-    for name, x, t, d in zip("hbs", found, true_grads, (torch.float32, dtype, torch.float32), strict=True):
-        assert_close(x, t, d, name)
+    assert before is not None
+    assert_close(before, middle, dtype, "the state between")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -405,7 +412,7 @@ def _all_of_a_block(order: str) -> list[Tensor]:
     R, B, T, D, M, heads = 2, 2, 7, 40, 72, Heads(4, 4, 10, 7)
     gain = torch.rand(R, generator=torch.Generator().manual_seed(0)).to(DEVICE) + 0.5
     h, b, s, g = made(R, B * T, D), made(R, B * T, D, seed=1), made(R, D, seed=2), made(R, B * T, D, seed=3)
-    found = [*lerp(h, b, s, gain), *lerp_backward(g, g, h, b, s, gain)]
+    found = [*lerp(h, b, s, gain), *lerp_backward(g, g, h, b, s, gain)[:3]]
     x, g, u = made(R, B * T, 2 * M, seed=4), made(R, B * T, M, seed=5), made(R, M, seed=6)
     dx, scales, _ = swiglu_backward(g, x, (u, gain, u, gain), 2.0)
     assert scales is not None

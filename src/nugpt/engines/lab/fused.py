@@ -1,7 +1,8 @@
 """Losses and gradients of stacked replicas by fused kernels, forward and backward written out, and the update.
 
 Shapes: R replicas, N = B·T tokens, D d_model, M d_MLP, V vocabulary. The equations are those of `core/transformer.py`
-and `core/baseline.py`; what the forward pass has written and the backward pass reads is kept.
+and `core/baseline.py`. What the forward pass has written and the backward pass reads is kept where that is little, as
+in sweeps; else it is spared: made again from the rest.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from nugpt.spec.model import ModelConfig
 from nugpt.spec.roles import Roles
 
 Params = dict[str, Tensor]
+
+# Bytes that a replica may keep of what could be made again. Of the paper's model with 8 sequences it would be 8 GiB,
+# for 1.4 % of a step's time by count of bytes; at d_model 192 to 1536 with 16k tokens it is 0.2 to 1.8, for 4 to 6 %.
+MOST_KEPT = 2 * 2**30
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Program:
             "mlp.W_oMLP": ("down", Place(columns=True)),
         }
         self.aside = Aside(device)
-        self.attention = ""  # the kernel's name, known once a batch's shape is
+        self.attention, self.spare = "", False  # the kernel's name, and what is kept: known once a batch's shape is
 
     def refresh_(self, params: Params) -> None:
         """Fill the copies from the parameters."""
@@ -145,6 +150,13 @@ class Program:
         """From the gradient of the last state to the two parts of the embedding's, filling in the blocks' gradients."""
         raise NotImplementedError
 
+    def choose_kept(self, batch: int) -> None:
+        """Decide for batches of this size whether what can be made again is kept: a replica of a sweep keeps it."""
+        config, size, W = self.config, self.dtype.itemsize, self.heads.width
+        states = size * 2 * config.d_model + 4 * config.d_model  # two low copies, and the state between the LERPs
+        turned, gated = size * (config.n_heads + config.n_kv_heads) * W, size * config.d_mlp
+        self.spare = config.n_layers * batch * config.seq_len * (states + turned + gated) > MOST_KEPT
+
     def choose_attention(self, replicas: int, batch: int) -> None:
         """Measure which attention kernel is fastest for batches of this size."""
         deterministic = torch.are_deterministic_algorithms_enabled()
@@ -154,12 +166,13 @@ class Program:
         )
 
     def _attend(self, low: Tensor, i: int, stored: Tensor | None, gain: Tensor | None, scale: float) -> tuple[Any, ...]:
-        """W_O applied to attention; the product q-k-v came from, q, k, attention's output and its log-sum-exp."""
+        """W_O applied to attention; the product q-k-v came from, q and k, attention's output and its log-sum-exp."""
         copies = self.copies[i]
         qkv = product(low, copies.qkv.mT)
         q, k = rotate_scale(qkv, self.heads, stored, gain, self.cos, self.sin)
         o, saved = attend(self.attention, q, k, self.heads.split(qkv)[2], scale)
-        return product(o.reshape(*low.shape[:2], -1), copies.out.mT), qkv, q, k, o, saved
+        turned = None if self.spare else (q, k)
+        return product(o.reshape(*low.shape[:2], -1), copies.out.mT), qkv, turned, o, saved
 
     def _attend_backward(
         self,
@@ -173,28 +186,29 @@ class Program:
         grads: Gradients,
     ) -> tuple[Tensor, Tensor | None]:
         """The gradient of the low state, and of s_qk."""
-        qkv, q, k, o, saved = kept
+        qkv, turned, o, saved = kept
         copies, block = self.copies[i], f"blocks.{i}.attention."
         grads.of[f"{block}W_O.weight"] = self.aside.product(d_branch.mT, o.reshape(*low.shape[:2], -1))
         d_o = product(d_branch, copies.out).view(o.shape)
+        q, k = turned or rotate_scale(qkv, self.heads, stored, gain, self.cos, self.sin)
         d_qkv = attend_backward(self.attention, d_o, q, k, self.heads.split(qkv)[2], o, saved, scale)
-        del d_o, q, k
+        del d_o, q, k, turned
         dx, d_stored = rotate_scale_backward(d_qkv, qkv, self.heads, stored, gain, self.cos, self.sin)
         grads.of[f"{block}W_q.weight"] = self.aside.product(dx.mT, low)  # of W_k and W_v too
         return product(dx, copies.qkv), d_stored
 
-    def _mlp(self, low: Tensor, i: int, scales: Scales | None, constant: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _mlp(self, low: Tensor, i: int, scales: Scales | None, constant: float) -> tuple[Tensor, Tensor, Tensor | None]:
         """W_oMLP applied to the gated product, the product that was gated, and the gated one."""
         x = product(low, self.copies[i].up.mT)
         gated = swiglu(x, scales, constant)
-        return product(gated, self.copies[i].down.mT), x, gated
+        return product(gated, self.copies[i].down.mT), x, None if self.spare else gated
 
     def _mlp_backward(
         self,
         d_branch: Tensor,
         low: Tensor,
         x: Tensor,
-        gated: Tensor,
+        gated: Tensor | None,
         i: int,
         scales: Scales | None,
         constant: float,
@@ -203,9 +217,12 @@ class Program:
         """The gradient of the low state, and of s_u and s_ν."""
         block = f"blocks.{i}.mlp."
         d_gated = product(d_branch, self.copies[i].down)
-        grads.of[f"{block}W_oMLP.weight"] = self.aside.product(d_branch.mT, gated)
-        dx, d_scales, _ = swiglu_backward(d_gated, x, scales, constant)
+        dx, d_scales, again = swiglu_backward(d_gated, x, scales, constant, again=gated is None)
         del d_gated
+        gated = again if gated is None else gated
+        assert gated is not None
+        grads.of[f"{block}W_oMLP.weight"] = self.aside.product(d_branch.mT, gated)
+        del gated, again
         grads.of[f"{block}W_u.weight"] = self.aside.product(dx.mT, low)  # of W_ν too
         return product(dx, self.copies[i].up), d_scales
 
@@ -239,7 +256,8 @@ class Normalized(Program):
             mid, low = lerp(h, branch_A, *self._alpha(params, i, "alpha_A"))  # (1), (2)
             branch_M, x, gated = self._mlp(low, i, self._scales(params, i), constant)
             if keep:
-                kept.append((h, low_A, tuple(attended), branch_A, mid, low, x, gated, branch_M))
+                states = None if self.spare else (low_A, mid, low)
+                kept.append((h, states, tuple(attended), branch_A, x, gated, branch_M))
             h, low = lerp(mid, branch_M, *self._alpha(params, i, "alpha_M"))  # (3), (4)
         return low, kept
 
@@ -250,22 +268,29 @@ class Normalized(Program):
         constant = self.config.d_model**0.5
         d_h: Tensor | None = None
         for i in reversed(range(self.config.n_layers)):
-            h, low_A, attended, branch_A, mid, low_M, x, gated, branch_M = kept.pop()
-            block = f"blocks.{i}."
-            d_mid, d_branch, grads.of[f"{block}alpha_M.stored"] = lerp_backward(
-                d_h, d_low, mid, branch_M, *self._alpha(params, i, "alpha_M")
+            h, states, attended, branch_A, x, gated, branch_M = kept.pop()
+            block, spare = f"blocks.{i}.", states is None
+            low_A, mid, low_M = (None, h, None) if spare else states
+            alpha_A, alpha_M = self._alpha(params, i, "alpha_A"), self._alpha(params, i, "alpha_M")
+            d_mid, d_branch, grads.of[f"{block}alpha_M.stored"], again = lerp_backward(
+                d_h, d_low, mid, branch_M, *alpha_M, (branch_A, *alpha_A) if spare else None, spare
             )
-            del branch_M, mid
+            low_M = again if spare else low_M
+            assert low_M is not None
+            del branch_M, mid, again, states
             scales = self._scales(params, i)
             d_low, d_scales = self._mlp_backward(d_branch, low_M, x, gated, i, scales, constant, grads)
             assert d_scales is not None
             grads.of[f"{block}mlp.s_u.stored"], grads.of[f"{block}mlp.s_nu.stored"] = d_scales
             del x, gated, low_M
-            d_h, d_branch, grads.of[f"{block}alpha_A.stored"] = lerp_backward(
-                d_mid, d_low, h, branch_A, *self._alpha(params, i, "alpha_A")
+            d_h, d_branch, grads.of[f"{block}alpha_A.stored"], again = lerp_backward(
+                d_mid, d_low, h, branch_A, *alpha_A, again=spare
             )
-            del h, branch_A, d_mid
+            low_A = again if spare else low_A
+            assert low_A is not None
+            del h, branch_A, d_mid, again
             d_low, d_s_qk = self._attend_backward(d_branch, low_A, attended, i, *self._s_qk(params, i), grads)
+            del low_A, attended
             assert d_s_qk is not None
             grads.of[f"{block}attention.s_qk.stored"] = d_s_qk
             self.aside.turn()

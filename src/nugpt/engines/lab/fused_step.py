@@ -95,6 +95,7 @@ class FusedStep:
         self._scalars = torch.empty(3, device=self.device)
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
         self._places = _places(state)
+        self.program.choose_kept(micro)
         self._compile(state)
         self.program.choose_attention(self.replicas, micro)
 

@@ -49,6 +49,9 @@ def _lerp_forward(h, b, stored, gain, out, low, N, D: tl.constexpr, ROWS: tl.con
 @triton.jit(do_not_specialize=["P"])
 def _lerp_backward(
     h,
+    b0,
+    stored0,
+    gain0,
     b,
     stored,
     gain,
@@ -56,18 +59,23 @@ def _lerp_backward(
     grad_low,
     dh,
     db,
+    low,
     partial,
     N,
     P,
     D: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    TWICE: tl.constexpr,
+    LOW: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     p, r = tl.program_id(0), tl.program_id(1)
     cols = tl.arange(0, BLOCK)
     a = _effective(stored, gain, r, cols, D)[None, :]
+    if TWICE:
+        a0 = _effective(stored0, gain0, r, cols, D)[None, :]
     da = tl.zeros((ROWS, BLOCK), tl.float32)
     for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
         rows = tile * ROWS + tl.arange(0, ROWS)
@@ -78,6 +86,13 @@ def _lerp_backward(
         g = tl.load(grad_low + at, mask=mask, other=0.0).to(tl.float32)
         if WIDE:
             g += tl.load(grad + at, mask=mask, other=0.0)
+        if TWICE:  # the state between the two LERPs of a block is made again rather than kept
+            b0_tile = tl.load(b0 + at, mask=mask, other=0.0).to(tl.float32)
+            hold, pull = (1.0 - a0) * before, a0 * b0_tile
+            bb, hh, hb, yy = tl.reduce((b0_tile * b0_tile, hold * hold, hold * pull, pull * pull), 1, add4)
+            before, _ = _state(hold, pull, inverse_length(bb), bb, hh, hb, yy)
+        if LOW:
+            tl.store(low + at, before.to(low.dtype.element_ty), mask=mask)
         hold, pull = (1.0 - a) * before, a * b_tile
         bb, hh, hb, yy, hg, yg = tl.reduce(
             (b_tile * b_tile, hold * hold, hold * pull, pull * pull, hold * g, pull * g), 1, add6
@@ -112,16 +127,24 @@ def lerp_backward(
     b_RND: Tensor,
     stored_RD: Tensor,
     gain_R: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `lerp` for h, b and stored; that of the next state comes as two, of its float32 and its low copy."""
+    before: tuple[Tensor, Tensor, Tensor] | None = None,
+    again: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of `lerp` for h, b and stored; with `again` the low copy of the state it started from, if not kept.
+
+    The gradient of the next state comes in two parts, of its float32 and of its low copy. With `before` (b, stored and
+    gain of the LERP that came first) h is the state before that one.
+    """
     R, N, D = h_RND.shape
     rows, block, warps = row_tile(D, "lerp backward")
     P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps, "lerp backward")
     dh, db = torch.empty_like(h_RND), torch.empty_like(b_RND)
+    low = torch.empty_like(b_RND) if again else None
     partial = h_RND.new_empty(R, P, D)
+    b0, stored0, gain0 = before if before is not None else (None, None, None)
     launch(
         _lerp_backward, (P, R),
-        h_RND, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, partial, N, P, D,
-        rows, block, grad_RND is not None, TILINGS["lerp backward"].stages, num_warps=warps,
+        h_RND, b0, stored0, gain0, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, low, partial, N, P, D,
+        rows, block, before is not None, again, grad_RND is not None, TILINGS["lerp backward"].stages, num_warps=warps,
     )  # fmt: skip
-    return dh, db, total(partial, stored_RD, gain_R, absolute=True)
+    return dh, db, total(partial, stored_RD, gain_R, absolute=True), low

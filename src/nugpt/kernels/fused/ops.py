@@ -107,7 +107,7 @@ class _Lerp(torch.autograd.Function):
             grad, grad_low = None, grad
         if grad_low is None:
             return None, None, None, None
-        dh, db, ds = lerps.lerp_backward(
+        dh, db, ds, _ = lerps.lerp_backward(
             None if grad is None else _one(grad), _one(grad_low), _one(h), _one(b), _one(stored), gain.view(1)
         )
         return dh[0], db[0], ds[0], None
