@@ -90,7 +90,9 @@ def test_fused_steps_equal_plain_steps(shape: str, micro: int, spare: bool, monk
     assert float(fused.norm_error(fused_state).max()) < 1e-6
 
 
-def test_compiling_ahead_changes_nothing() -> None:
+def test_compiling_ahead_reaches_the_last_kernel_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels.fused import adam
+
     specs = specs_of(SHAPES["padded heads"], 3)
     ensemble, state, _ = train(specs, "fused", 1, 2)
     assert ensemble.fused is not None
@@ -98,10 +100,16 @@ def test_compiling_ahead_changes_nothing() -> None:
     def held() -> list[Tensor]:
         groups = (state.params, state.first, state.second)
         counters = (state.alive, state.died_at, state.high, state.loss_sum, state.grad_norm)
-        return [x.detach().clone() for x in (*(y for group in groups for y in group.values()), *counters)]
+        copies = [x for block in ensemble.fused.program.copies for x in vars(block).values()] if ensemble.fused else []
+        values = (*(y for group in groups for y in group.values()), *counters, *copies)
+        return [x.detach().clone() for x in values]
 
-    before = held()
+    before, asked, warmup = held(), list[object](), type(adam._adam_rows).warmup
+    monkeypatch.setattr(
+        type(adam._adam_rows), "warmup", lambda kernel, *a, **k: (asked.append(kernel), warmup(kernel, *a, **k))[1]
+    )
     ensemble.fused._compile(state)
+    assert adam._adam_rows in asked
     assert all(torch.equal(a, b) for a, b in zip(before, held(), strict=True))
 
 

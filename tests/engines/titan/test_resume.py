@@ -148,6 +148,7 @@ def test_a_spoiled_checkpoint_is_passed_over(
     assert "step 16/" not in first
     assert second == ""
     assert_same(directory, whole)
+    assert (newest.parent / f"spoiled-1-{newest.name}").is_dir()  # for whoever can still use something of it
 
 
 def test_where_all_checkpoints_are_spoiled_the_run_is_refused(spec: RunSpec, place: Place) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,28 @@ from nugpt.spec.model import ModelConfig  # noqa: E402
 from nugpt.spec.resolve import Base, Extent  # noqa: E402
 from nugpt.spec.run import RunSpec  # noqa: E402
 
-for architecture, table in (("normalized", "nugpt"), ("prenorm", "prenorm-completep")):
+from nugpt.engines.lab import fused  # noqa: E402
+from nugpt.kernels.fused import launch  # noqa: E402
+
+failures, ready = [], launch._Threads._ready
+
+
+def noted(self, compiled):
+    try:
+        return ready(self, compiled)
+    except BaseException as error:
+        failures.append(repr(error))
+        raise
+
+
+launch._Threads._ready = noted  # a variant that does not compile must not hide behind one that does
+for architecture, table, most in (
+    ("normalized", "nugpt", 2**30),
+    ("normalized", "nugpt", 0),
+    ("prenorm", "prenorm-completep", 2**30),
+    ("prenorm", "prenorm-completep", 0),
+):
+    fused.MOST_KEPT = most
     model = ModelConfig(1, 2, 12, 64, 16, d_mlp=40, architecture=architecture)
     base = Base.of(Extent.of(model, 10, 2))
     spec = RunSpec(model, load_table(table), base, 2**-7, 10, 2, "0" * 16, precision="bfloat16")
@@ -72,8 +94,12 @@ for architecture, table in (("normalized", "nugpt"), ("prenorm", "prenorm-comple
     state = ensemble.initial_state()
     before = {name: p.detach().clone() for name, p in state.params.items()}
     tokens = torch.zeros(2, 2, 16, dtype=torch.int64)
+    moments = {name: x.clone() for group in (state.first, state.second) for name, x in group.items()}
     ensemble.fused._bind(state, tokens, 2)
+    assert ensemble.fused.program.spare == (most == 0)
     assert all(torch.equal(p, before[name]) for name, p in state.params.items())
+    assert all(torch.equal(x, moments[name]) for name, x in state.second.items())
+assert not failures, failures
 """
 
 
@@ -81,8 +107,10 @@ def test_every_kernel_of_a_step_compiles_for_a_gpu(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", AHEAD], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    compiled = {path.stem for path in tmp_path.rglob("*.cubin")}
-    assert compiled == {
+    compiled = Counter(path.stem for path in tmp_path.rglob("*.cubin"))
+    # At a block's end and within it, with what is kept and with what is made again; scaled or not.
+    assert compiled["_lerp_backward"] == compiled["_swiglu_backward"] == 4
+    assert compiled.keys() == {
         "_adam_columns",
         "_adam_rows",
         "_add_norm_backward",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class Checkpoints(CheckpointManager):
     def restore(self, spec: str) -> dict[str, Any] | None:
         """Load the newest whole checkpoint, whatever mesh it was written on, and return its small state; none at first.
 
-        A spoiled one is passed over for the one before it, with a line that says so; all ranks take the same. Where all
+        A spoiled one is put aside for the one before it, with a line that says so; all ranks take the same. Where all
         are spoiled the run is refused: from its beginning it starts only when they have been put away.
         """
         box = [[str(path) for path in by_step(Path(self.folder))]]
@@ -71,7 +72,7 @@ class Checkpoints(CheckpointManager):
                 if problems and dist.get_rank() == 0:  # what the run saves next must be its own
                     for later in by_step(Path(self.folder)):
                         if _step(later) > _step(directory):
-                            _drop(later)
+                            _put_aside(later)
                 return small
             problems.append(problem)
             if len(problems) < len(box[0]):
@@ -83,14 +84,18 @@ class Checkpoints(CheckpointManager):
         """A checkpoint's small state once its tensors are loaded, or what is wrong with it: the same on all ranks."""
         small: dict[str, Any] = {}
         problem: str | None = None
+        trouble: str | None = None  # of the file system: it may pass, and the checkpoint be whole
         try:
             check_sums(directory, dist.get_rank(), dist.get_world_size())
             small = read_state(directory)
             read_metadata(directory)
             if small.get("spec") != spec:
                 raise ValueError(f"checkpoint {directory} is of run {small.get('spec')!r}, but this is {spec}")
-        except (ValueError, OSError) as error:
+        except (ValueError, FileNotFoundError) as error:
             problem = str(error)
+        except OSError as error:
+            trouble = f"checkpoint {directory} cannot be read now: {error}"
+        agree(trouble)
         problem = first_problem(problem)
         if problem is None:
             try:
@@ -126,6 +131,12 @@ class Checkpoints(CheckpointManager):
 
 def _step(directory: Path) -> int:
     return int(directory.name.removeprefix("step-"))
+
+
+def _put_aside(directory: Path) -> None:
+    """Under a name that is no checkpoint's: somebody may still save something of it."""
+    places = (directory.with_name(f"spoiled-{n}-{directory.name}") for n in itertools.count(1))
+    directory.rename(next(place for place in places if not place.exists()))
 
 
 def _drop(directory: Path) -> None:
