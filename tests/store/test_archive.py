@@ -13,7 +13,7 @@ from tests.sweep.small import FakeEngine, finish, make_directory, make_plan, mak
 
 from nugpt.cli.main import main
 from nugpt.spec.plan import Policy
-from nugpt.store import RunDirectory, Store, opened
+from nugpt.store import RunDirectory, Store, archive, opened
 from nugpt.store.archive import VALIDATIONS, is_archive, merge_folder, pack_folder, write_empty
 from nugpt.store.coords import read_coords, write_coords
 from nugpt.store.plans import Addition, PlanDirectory
@@ -154,6 +154,101 @@ def test_another_plan_or_other_points_are_named_and_left(filled: Store, tmp_path
     assert merge_folder(tmp_path / "theirs", tmp_path / "archive").conflicts == (
         "plans/plan: another plan of the same name",
     )
+    assert text_of(tmp_path / "archive") == before
+
+
+def test_other_points_of_the_same_plan_are_named_and_left(filled: Store, tmp_path: Path) -> None:
+    pack_folder(filled, tmp_path / "archive")
+    before = text_of(tmp_path / "archive")
+    other = make_directory(tmp_path / "other", make_plan(validations=40))
+    key = other.plan().curves[0].key
+    other.add([Addition(key, -3.5, "for another reason")])
+    pack_folder(other.store, tmp_path / "theirs")
+    (file,) = (other.path / "added").iterdir()
+    assert merge_folder(tmp_path / "theirs", tmp_path / "archive").conflicts == (
+        f"plans/plan/added/{file.name}: other points were added in the archive",
+    )
+    assert text_of(tmp_path / "archive") == before
+    other.add([Addition(key, -2.5, "beyond")])
+    pack_folder(other.store, tmp_path / "theirs")
+    merge_folder(tmp_path / "theirs", tmp_path / "archive")  # what only they have is added beside it
+    added = PlanDirectory(opened(tmp_path / "archive").root / "plans" / "plan").additions()
+    assert {(a.log2_lr, a.reason) for a in added} == {(-3.5, "asked for"), (-2.5, "beyond")}
+
+
+class Killed(BaseException):
+    """Like a kill: nothing is tidied up."""
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_killed_at_any_write_it_can_be_read_and_packing_again_heals_it(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """In a new folder, and in one that grows by runs, a plan, a check, and the end of a run that had been stopped."""
+    part = Store(tmp_path / "part")
+    first, second, *_ = filled.runs()
+    for run in (first, second):
+        shutil.copytree(run.path, part.root / run.path.name)
+    record = first.record()
+    assert record is not None
+    of_its_own = {"device": "another device", "device_type": "cuda"}  # what no other line names
+    RunDirectory(part.root / first.path.name).write_record(
+        replace(record, status="stopped", steps=10, carried_by=of_its_own)
+    )
+    pack_folder(filled, tmp_path / "whole")
+    whole = text_of(tmp_path / "whole")
+    write_bytes, left = archive.write_bytes, 0
+
+    def until_killed(path: Path, content: bytes) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            path.with_name(f".{path.name}.0123.tmp").write_bytes(content[:10])
+            raise Killed
+        write_bytes(path, content)
+
+    for writes in range(100):
+        folder = tmp_path / f"archive-{writes}"
+        if begun:
+            pack_folder(part, folder)
+        left = writes
+        with monkeypatch.context() as patch:
+            patch.setattr(archive, "write_bytes", until_killed)
+            try:
+                pack_folder(filled, folder)
+                break
+            except Killed:
+                pass
+        there = {run.path.name for run in opened(folder).runs()}
+        assert there <= {run.path.name for run in filled.runs()}
+        assert {first.path.name, second.path.name} <= there or not begun
+        pack_folder(filled, folder)
+        healed = {name: text for name, text in text_of(folder).items() if not name.endswith(".tmp")}
+        assert healed == whole
+    assert writes >= len(whole) - begun  # every file but archive.json was new to the one that grew
+
+
+def test_a_run_that_was_stopped_and_went_on_to_its_end_is_no_disagreement(filled: Store, tmp_path: Path) -> None:
+    early = Store(tmp_path / "early")
+    run, other = list(filled.runs())[:2]
+    for one, steps in ((run, 10), (other, 200)):
+        record = one.record()
+        assert record is not None
+        early.run(one.spec()).write_record(replace(record, status="stopped", steps=steps, val_loss=4.0))
+    pack_folder(early, tmp_path / "archive")
+    merged = pack_folder(filled, tmp_path / "archive")
+    assert merged.added == 5  # four that were not there, and the end of the one
+    (conflict,) = merged.conflicts  # the other stopped later than it is said to have ended: that cannot be
+    assert other.path.name in conflict
+    found = RunDirectory(opened(tmp_path / "archive").root / run.path.name)
+    record, taken = run.record(), found.record()
+    assert record is not None
+    assert taken is not None
+    assert (taken.status, taken.steps, taken.val_loss) == (record.status, record.steps, record.val_loss)
+    assert {row["kind"] for row in found.read_metrics()} == {"validation", "lerp", "alignment"}
+    before = text_of(tmp_path / "archive")
+    merged = pack_folder(early, tmp_path / "archive")  # and the other way round nothing is lost
+    assert (merged.added, merged.same, len(merged.conflicts)) == (0, 2, 0)
     assert text_of(tmp_path / "archive") == before
 
 

@@ -106,6 +106,30 @@ def test_a_disagreement_is_named_and_nothing_is_overwritten(
     assert files(filled.root) == before
 
 
+def test_the_end_of_a_run_that_was_stopped_here_is_taken_over(filled: Store, tmp_path: Path) -> None:
+    pack(filled, tmp_path / "pack.tar.gz")
+    spec = spec_of(filled)
+    other = Store(tmp_path / "other")
+    run = other.run(spec)
+    run.write_record(record_of(spec, 4.0, "stopped", steps=10))
+    run.keep_file("data.json", b'{"mine": 1}')
+    (run.checkpoints / "step-000000010").mkdir(parents=True)
+    pack(other, tmp_path / "stopped.tar.gz")
+    held = claim(run, 300.0, ("done", "diverged"))  # taken up again
+    assert held is not None
+    (conflict,) = merge(tmp_path / "pack.tar.gz", other).conflicts
+    assert "under way here" in conflict
+    held.release()
+    merged = merge(tmp_path / "pack.tar.gz", other)
+    assert (merged.added, merged.same, merged.conflicts) == (1, 5, ())
+    assert run.record() == filled.run(spec).record()
+    assert (run.path / "data.json").read_bytes() == b'{"mine": 1}'
+    before = files(other.root)
+    merged = merge(tmp_path / "stopped.tar.gz", other)
+    assert (merged.added, merged.same, merged.conflicts) == (0, 1, ())
+    assert files(other.root) == before
+
+
 def test_another_plan_of_the_same_name_is_named_and_gets_no_points(filled: Store, tmp_path: Path) -> None:
     pack(filled, tmp_path / "pack.tar.gz")
     other = make_directory(tmp_path / "other", replace(make_plan(), policy=Policy(extend=3)))

@@ -24,7 +24,7 @@ from typing import Any
 
 from nugpt.store.atomic import read_json, write_bytes
 from nugpt.store.run_directory import ARCHIVE_FILE, Store
-from nugpt.store.transfer import Merged, Pack, PackedRun, pack_of, read_pack, result_of, result_words, rows_of
+from nugpt.store.transfer import Merged, Pack, PackedRun, goes_on, pack_of, read_pack, result_of, result_words, rows_of
 
 FORMAT = 1
 HEAD = {"archive": "results of a nugpt store", "format": FORMAT}
@@ -35,7 +35,7 @@ KINDS = ("validation", "lerp", "alignment")  # of metrics
 _BLOCKS = ("mean_by_block", "std_by_block")  # of the LERP course; those at the end are in the record
 _MACHINE = ("data", "path")  # keys whose values are places of a machine
 _PLACE = re.compile(r"(/|~|\\|[A-Za-z]:\\).*", re.S)  # what an absolute path looks like
-_OF_RUN = ("threads", "compile", "replicas", "measured", "measured_s", "peak_memory_bytes", "tokens_per_s")
+_OF_RUN = ("threads", "compile", "replicas", "device_s", "measured", "measured_s", "peak_memory_bytes", "tokens_per_s")
 
 
 @dataclass
@@ -57,7 +57,7 @@ def pack_folder(store: Store, folder: Path) -> Merged:
     here = _Contents()
     if is_archive(folder):
         here = _contents(read_pack(folder))
-    elif folder.exists() and (not folder.is_dir() or any(path.name != "notes" for path in folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or any(not _may_stand_in_new(path) for path in folder.iterdir())):
         raise ValueError(f"{folder} exists and is no archive of a store: choose another name")
     theirs = _contents(pack_of(store))
     if not theirs.runs and not theirs.plans:
@@ -65,6 +65,11 @@ def pack_folder(store: Store, folder: Path) -> Merged:
     merged = _combine(here, theirs)
     _write(here, folder)
     return merged
+
+
+def _may_stand_in_new(path: Path) -> bool:
+    """Whether a folder with this in it may become an archive: notes, and what a write that was killed left behind."""
+    return path.name == "notes" or re.fullmatch(r"\.archive\.json\..*\.tmp", path.name) is not None
 
 
 def merge_folder(file: Path, folder: Path) -> Merged:
@@ -153,7 +158,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _combine(here: _Contents, theirs: _Contents) -> Merged:
-    """Add what is new; what is here stays."""
+    """Add what is new; what is here stays, but for runs that had been stopped and have gone on to their end."""
     from nugpt.spec.record import RunRecord
 
     added = same = 0
@@ -164,6 +169,13 @@ def _combine(here: _Contents, theirs: _Contents) -> Merged:
             added += 1
             continue
         ours, other = (RunRecord.from_dict(one["record"]) for one in (here.runs[name], run))
+        if goes_on(ours, other):
+            here.runs[name] = run
+            added += 1
+            continue
+        if goes_on(other, ours):
+            same += 1
+            continue
         if result_of(ours) != result_of(other):
             conflicts.append(f"{name}: {result_words(ours)} in the archive, {result_words(other)} in the store")
             continue
@@ -187,7 +199,10 @@ def _combine(here: _Contents, theirs: _Contents) -> Merged:
 
 
 def _write(contents: _Contents, folder: Path) -> None:
-    """All files of the archive; others in the folder, such as notes, stay."""
+    """All files of the archive; others in the folder, such as notes, stay.
+
+    Whenever this is cut short, what is there can be read: a line is written after what it names.
+    """
     shared: dict[str, Any] = {}
 
     def key_of(value: Any) -> str:
@@ -205,13 +220,19 @@ def _write(contents: _Contents, folder: Path) -> None:
         lines = [{"plan": head, "curves": len(curves)}, *({"curve": curve} for curve in curves)]
         lines += [{"added": key, "points": plan["added"][key]} for key in sorted(plan["added"])]
         files[f"plans/{name}.jsonl"] = [_line(line) for line in lines]
-    files[SHARED_FILE] = [_line({"key": key, "value": shared[key]}) for key in sorted(shared)]
     folder.mkdir(parents=True, exist_ok=True)
+    _put(folder / ARCHIVE_FILE, json.dumps(HEAD, indent=1) + "\n")
+    before = {line["key"]: line["value"] for line in _lines(folder / SHARED_FILE, ("key", "value"))}
+    _put_shared(folder, before | shared)
+    for file, texts in files.items():  # runs, then plans
+        _put(folder / file, "".join(text + "\n" for text in texts))
     for name, check in contents.coords.items():
         _put(folder / "coords" / f"{name}.json", json.dumps(check, indent=1, allow_nan=False) + "\n")
-    for file, texts in files.items():
-        _put(folder / file, "".join(text + "\n" for text in texts))
-    _put(folder / ARCHIVE_FILE, json.dumps(HEAD, indent=1) + "\n")
+    _put_shared(folder, shared)  # without what no line names any more
+
+
+def _put_shared(folder: Path, shared: Mapping[str, Any]) -> None:
+    _put(folder / SHARED_FILE, "".join(_line({"key": key, "value": shared[key]}) + "\n" for key in sorted(shared)))
 
 
 def _put(path: Path, text: str) -> None:

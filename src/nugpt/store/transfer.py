@@ -25,6 +25,7 @@ from nugpt.store.run_directory import RunDirectory, Store
 RUN_FILES = ("spec.json", "record.json", "metrics.jsonl", "data.json")
 # Of one file in a pack, and of all together: a stranger's file can fill neither memory nor disk unseen.
 MOST_BYTES, MOST_BYTES_TOGETHER = 256 << 20, 4 << 30
+ENDED_FOR_GOOD = ("done", "diverged")  # a stopped run may be taken up again
 STALE_AFTER = 300.0  # seconds without a heartbeat after which a run is not under way any more
 _RUN_MEMBER = re.compile(rf"([0-9a-f]{{16}})/({'|'.join(map(re.escape, RUN_FILES))})")
 _PLAN_MEMBER = re.compile(r"plans/([A-Za-z0-9][A-Za-z0-9._-]{0,99})/(plan\.json|added/[A-Za-z0-9_+.-]+\.json)")
@@ -81,19 +82,24 @@ def members_of(store: Store) -> Iterator[tuple[str, bytes]]:
 
 
 def merge(file: Path, store: Store) -> Merged:
-    """Add the runs, plans and checks of a pack or archive; what is there already stays, and a disagreement is named."""
+    """Add the runs, plans and checks of a pack or archive; what is there already stays, and a disagreement is named.
+
+    A run that was stopped here and ended elsewhere is no disagreement: its end is taken over.
+    """
     packed = read_pack(file)  # all of it is checked before anything is written
     added = same = 0
     conflicts = []
     for name, theirs in sorted(packed.runs.items()):
         run = RunDirectory(store.root / name)
         ours = run.record()
-        if ours is not None and result_of(ours) == result_of(theirs.record):
+        if ours is not None and goes_on(theirs.record, ours):
+            same += 1
+        elif ours is not None and result_of(ours) == result_of(theirs.record):
             _add_measured(run, theirs)
             same += 1
-        elif ours is not None:
+        elif ours is not None and not goes_on(ours, theirs.record):
             conflicts.append(f"{name}: {result_words(ours)} here, {result_words(theirs.record)} in {file.name}")
-        elif run.newest_step() >= 0 or not _add_run(run, theirs):
+        elif (ours is None and run.newest_step() >= 0) or not _add_run(run, theirs):
             conflicts.append(f"{name}: under way here, {result_words(theirs.record)} in {file.name}")
         else:
             added += 1
@@ -110,13 +116,13 @@ def merge(file: Path, store: Store) -> Merged:
 
 
 def _add_run(run: RunDirectory, theirs: PackedRun) -> bool:
-    """Write a run that has begun nowhere here; False when a worker has just taken it."""
+    """Write a run that has begun nowhere here or was stopped here; False when a worker has just taken it."""
     run.create(theirs.spec)
-    held = claim(run, STALE_AFTER)
+    held = claim(run, STALE_AFTER, ENDED_FOR_GOOD)
     if held is None:
         return False
     for member in ("metrics.jsonl", "data.json", "record.json"):  # the record last: it says that the run is whole
-        if member in theirs.files:
+        if member in theirs.files and not (member == "data.json" and (run.path / member).is_file()):
             write_bytes(run.path / member, theirs.files[member])
     held.finish()
     return True
@@ -149,6 +155,11 @@ def _add_plan(ours: PlanDirectory, files: Mapping[str, bytes]) -> list[str]:
 def result_of(record: RunRecord) -> tuple[object, ...]:
     """What two records of one run must agree in."""
     return record.status, record.steps, record.val_loss
+
+
+def goes_on(ours: RunRecord, theirs: RunRecord) -> bool:
+    """Whether a run that was stopped in the one was taken up again and came to its end in the other."""
+    return ours.status == "stopped" and theirs.status in ENDED_FOR_GOOD and theirs.steps > ours.steps
 
 
 def result_words(record: RunRecord) -> str:
@@ -311,6 +322,6 @@ def prune(store: Store, keep: frozenset[str] = frozenset(), only: frozenset[str]
     for run in store.runs():
         if run.path.name in keep or (only is not None and run.path.name not in only):
             continue
-        if run.has_ended(("done", "diverged")):
+        if run.has_ended(ENDED_FOR_GOOD):
             won += run.drop_checkpoints()
     return won
