@@ -13,67 +13,18 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tests.report.small import hostile_plan, record_of
+from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, best_log2_lr, fill
+from tests.report.small import hostile_plan
 
 from nugpt.cli.main import main
 from nugpt.cli.results import again, digest
 from nugpt.report.readme import BEGIN, END, NOTHING
 from nugpt.spec.plan import Plan
-from nugpt.spec.run import RunSpec
-from nugpt.spec.study import Setting
 from nugpt.store import Store
 from nugpt.store.archive import pack_folder, write_empty
-from nugpt.store.plans import PlanDirectory
 from nugpt.studies import EVIDENCE, STUDIES, plan
-from nugpt.sweep.worker import grown
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = "0123456789abcdef" * 4
-FACTS = {"inputs": ["my corpus (text)"], "tokens": 1_234_567, "validation_tokens": 8_901}
-FACTS |= {"sources": {"code": 1_000_000, "prose": 234_567}, "tokenizer": "bpe:4096", "vocab_size": 4096}
-SETTING = Setting(DATA, 4096, "bfloat16", {"output": 0.25})
-WALL_S, REPLICAS = 36.0, 4  # of every run, and how many shared its device: 0.15 minutes each
-
-
-def best_log2_lr(spec: RunSpec) -> float:
-    """Planted: νGPT and the plain transformer stay, nGPT falls by half an octave per octave of width."""
-    ratios = spec.resolved().ratios
-    moves = {"ngpt": -0.5, "completep": 0.3}.get(spec.table.name, 0.0)
-    centre = {128: -3.5, 256: -7.0, 512: -7.0}.get(spec.model.seq_len, -7.0)
-    return centre + 0.1 + moves * math.log2(ratios.width) - (1.0 if spec.model.architecture == "prenorm" else 0.0)
-
-
-def loss_of(spec: RunSpec) -> float:
-    """A parabola in log2 η; νGPT's bottom is 0.05 nats below the others'. Seeds lie 0.01 apart at every η alike."""
-    u = math.log2(spec.lr) - best_log2_lr(spec)
-    steep = 0.08 if spec.model.seq_len > 128 else 0.5  # `tiny` has one seed, an octave between points, and must tell
-    return 3.0 - 0.05 * (spec.table.name == "nugpt") + steep * u * u + 0.01 * spec.seed
-
-
-def write_run(store: Store, spec: RunSpec) -> None:
-    loss = loss_of(spec)
-    carried = {"device": "NVIDIA H200", "device_type": "cuda", "engine": "lab", "torch": "2.11.0", "python": "3.12.1"}
-    carried |= {"nugpt": "0.1.0", "replicas": REPLICAS, "data": "/home/somebody/corpus"}
-    sources = {"code": loss - 0.5, "prose": loss + 1.0}
-    record = replace(record_of(spec), status="done", steps=spec.steps, wall_s=WALL_S, val_loss=loss, val_loss_ema=loss)
-    record = replace(record, train_loss=loss, diverged_at=None, carried_by=carried, val_loss_by_source=sources)
-    run = store.run(spec)
-    run.write_record(record)
-    about = {"content_hash": DATA, "end_of_text": None, "path": "/home/somebody/corpus", "facts": FACTS}
-    (run.path / "data.json").write_text(json.dumps(about))
-
-
-def fill(store: Store, made: Plan, but: int = 0) -> None:
-    """All runs of the plan and of what it grows to, or all of its first grid but so many."""
-    directory = PlanDirectory.of(store, made)
-    for spec in made.specs()[: len(made.specs()) - but]:
-        write_run(store, spec)
-    while not but:
-        left = [p.spec for curve in grown(made, directory, 60.0) for p in curve.places if p.record is None]
-        if not left:
-            break
-        for spec in left:
-            write_run(store, spec)
 
 
 @dataclass(frozen=True)
@@ -85,9 +36,9 @@ class Made:
     page: str
     readme: str
 
-    def section(self, id: str) -> str:
+    def section(self, heading: str) -> str:
         """A study's part of the page."""
-        return self.page.split(f"\n## {id}\n")[1].split("\n## ")[0]
+        return self.page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
 
 
 README = f"# mine\n\n{BEGIN}\nold words\n{END}\n\nwhat follows stays\n"
@@ -121,7 +72,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 def test_the_page_states_the_planted_optimum_loss_and_sources_of_every_curve(made: Made) -> None:
     rows = [
-        line.strip("| ").split(" | ") for line in made.section("width-fixed-steps").splitlines() if ", heads " in line
+        line.strip("| ").split(" | ")
+        for line in made.section("width-fixed-steps at lab").splitlines()
+        if ", heads " in line
     ]
     assert len(rows) == 6
     for row in rows:
@@ -143,7 +96,7 @@ def test_the_page_states_the_planted_optimum_loss_and_sources_of_every_curve(mad
 
 
 def test_it_states_verdicts_runs_seeds_minutes_and_the_command(made: Made) -> None:
-    section = made.section("width-fixed-steps")
+    section = made.section("width-fixed-steps at lab")
     runs = len(made.plan.specs())
     assert f"**Complete**: all {runs} runs of its grid have ended." in section
     assert re.search(
@@ -180,12 +133,13 @@ def test_the_head_counts_each_run_once_and_tells_data_and_scale(made: Made) -> N
 
 def test_no_study_is_dropped(made: Made) -> None:
     ids = [id for row in EVIDENCE.values() for id in row]
-    assert re.findall(r"^## (.*)$", made.page, re.M) == ["At a glance", *ids]
+    headings = re.findall(r"^## (.*)$", made.page, re.M)
+    assert [heading.split(" at ")[0] for heading in headings] == ["At a glance", *ids]
     assert sorted(ids) == sorted(STUDIES)
     for id in set(ids) - {"width-fixed-steps", "against-llama", "held-out", "steps-sweep-ngpt-ours"}:
         assert "**Not run yet.**" in made.section(id)
         assert f"nugpt study {id} --scale evidence --data DATA --run" in made.section(id)
-    part = made.section("steps-sweep-ngpt-ours")
+    part = made.section("steps-sweep-ngpt-ours at tiny")
     assert "**Not complete**: 18 of 20 runs have ended." in part
     assert re.search(r"- \*\*not complete \(so far: [a-z ]+\)\*\* — ", part)
 
@@ -194,6 +148,7 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     assert made.readme.startswith(f"# mine\n\n{BEGIN}\n<picture>")
     assert made.readme.endswith(f"{END}\n\nwhat follows stays\n")
     assert "old words" not in made.readme
+    assert "octaves of η per octave of width (scale `lab`)." in made.readme
     assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme
     assert "νGPT's best learning rate transfers over width — **holds**, " in made.readme
     assert "nats of νGPT's loss less the tuned plain transformer's" in made.readme
@@ -305,12 +260,14 @@ def test_a_plan_of_ones_own_has_its_section_and_its_labels_are_no_markup(tmp_pat
     assert main(["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]) == 0
     page = (tmp_path / "docs" / "results.md").read_text()
     assert "\n## hostile\n" in page
+    assert "To do it again" not in page  # no command makes it
+    assert "It is the plan of no study" in page
     assert "<img" not in page
     assert "<script" not in page
 
 
 def test_the_command_is_one_that_makes_the_very_plan(made: Made) -> None:
-    for multipliers in ({}, {"output": 0.5}, {"input": 2.0, "output": 0.25}):
+    for multipliers in ({}, {"output": 2**-0.5}, {"input": 2.0, "output": 0.25}):
         setting = replace(SETTING, multipliers=multipliers)
         for id in ("width-fixed-steps", "multipliers-at-base", "against-llama"):
             words = again(STUDIES[id], plan(STUDIES[id], "evidence", setting)).split()

@@ -88,13 +88,16 @@ class Coords:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be a whole number of at least 1")
         if not self.seed:
             raise ValueError("--seed has no number, but must have at least one")
+        if self.store is not None:
+            from nugpt.store import Store
+
+            Store(self.store).check_runs_here()  # before the minutes that measuring takes
         device = str(Options(device=self.device).torch_device())
         dataset = open_data(self.data, scale.name, scale.vocab_size)
         models = self._measure(table, scale, self.base.resolve(scale), dataset, device)
         check = check_coordinates(table, models, self.alignment, self.level)
         values = _values(check, models, self._lr(scale), self.steps)
         if self.store is not None:
-            from nugpt.store import Store
             from nugpt.store.coords import write_coords
 
             values["kept"] = str(write_coords(Store(self.store), self.name or table.name, values))

@@ -82,7 +82,7 @@ class Chosen:
 
         there = {directory.path.name: directory for directory in plans(store)}
         if self.plan not in there:
-            raise ValueError(f"store {store.root} has no plan {self.plan!r}, it has {', '.join(there) or 'none'}")
+            raise ValueError(f"store {store.shown} has no plan {self.plan!r}, it has {', '.join(there) or 'none'}")
         return [RunDirectory(store.root / spec.hash) for spec in there[self.plan].specs()]
 
     def _trained(self, store: Store, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:

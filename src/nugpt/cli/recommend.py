@@ -100,6 +100,10 @@ class Recommend:
             raise ValueError(f"out is {str(self.out)!r}, but --emit says what to write: {', '.join(EMITTED)}")
         if self.keep and self.source is None:
             raise ValueError("--keep puts the recipe into a store, but none is given with --from")
+        if self.keep and self.source is not None:
+            from nugpt.store import Store
+
+            Store(self.source).check_runs_here()
         found = self._from_store(self.source) if self.source is not None else self._from_lr()
         if self.tflops is not None:
             found.gpu_hours(self.tflops)  # refused before anything is printed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, spent_text
 from nugpt.cli.report import plan_lines
 from nugpt.cli.show import print_table
+from nugpt.store.atomic import read_json
+from nugpt.store.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from nugpt.report.answers import PlanAnswer
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from nugpt.report.results import Section
     from nugpt.report.source import PlanRuns
     from nugpt.spec.plan import Plan
+    from nugpt.spec.record import RunRecord
     from nugpt.spec.study import Study
     from nugpt.store import Store
 
 PAGE, FIGURES = "results.md", "figures/results"
+HEADLINES = {ground: f"headline-{ground}.svg" for ground in ("light", "dark")}  # the README's
 STALE_AFTER = 300.0
 DATA = "DATA"  # where the reader has prepared the data set
 
@@ -46,7 +49,7 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     store = opened(path)
     texts: dict[Path, str] = {}
     sections, problems = read_sections(store, path, out, texts)
-    data = data_of(store)
+    data = data_of(store, problems)
     rebuild = _command("report", path, "-o", out, "--results", *(("--readme", readme) if readme else ()))
     rules = "[studies.md](studies.md)" if (out / "studies.md").is_file() else "`nugpt study list`"
     note = _note(path / "notes" / "index.md")
@@ -55,6 +58,8 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     if readme is not None:
         texts[readme] = _readme(readme, sections, data, path, out, texts)
     kept = {file for file in texts if file.suffix == ".svg"}
+    if readme is None:  # the README that shows them was not asked for, and stays as it is
+        kept |= {out / FIGURES / name for name in HEADLINES.values()}
     for file in (out / FIGURES).glob("*.svg"):
         if file not in kept:
             file.unlink()
@@ -66,16 +71,11 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
 
 def digest(path: Path) -> str:
     """Names what a page was made from: all of an archive's files, or the records and plans of a store."""
-    files = [
-        *path.glob("*.json*"),
-        *path.glob("runs/*.jsonl"),
-        *path.glob("plans/*.jsonl"),
-        *path.glob("coords/*.json"),
-    ]
-    files += [*path.glob("notes/*.md"), *path.glob("*/record.json"), *path.glob("plans/*/*.json")]
-    files += path.glob("plans/*/added/*.json")
+    of_archive = ("archive.json", "shared.jsonl", "runs/*.jsonl", "plans/*.jsonl", "notes/*.md")
+    of_store = ("*/record.json", "plans/*/plan.json", "plans/*/added/*.json")  # how a plan was launched is no result
+    files = {file for pattern in (*of_archive, *of_store, "coords/*.json") for file in path.glob(pattern)}
     found = hashlib.sha256()
-    for file in sorted(set(files)):
+    for file in sorted(files):
         found.update(file.relative_to(path).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return f"sha256 {found.hexdigest()}"
 
@@ -84,7 +84,7 @@ def _command(*words: object) -> str:
     return "nugpt " + " ".join(shlex.quote(word.as_posix() if isinstance(word, Path) else str(word)) for word in words)
 
 
-def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -> tuple[list[Section], tuple[str, ...]]:
+def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -> tuple[list[Section], list[str]]:
     """Every study in the order of `evidence`, then plans of no study; their figures go to `texts`."""
     from nugpt.report import read_store
     from nugpt.report.answers import answer_plan
@@ -103,9 +103,9 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
             return
         taken.add(runs.name)
         found = answer_plan(runs)
-        plan, left, grows = _standing(store, runs.name)
-        note = path / "notes" / f"{study.id}.md"
-        made = Section(study, runs.scale or "", found, left, grows, again(study, plan), note=_note(note))
+        plan, left, grows, unmeasured = _standing(store, runs.name, study.measures)
+        note = _note(path / "notes" / f"{study.id}.md")
+        made = Section(study, runs.scale or "", found, left, grows, again(study, plan), unmeasured, note=note)
         sections.append(replace(made, figures=_figures(found, out, texts) if made.state != "not run yet" else ()))
 
     for id in (id for row in EVIDENCE.values() for id in row):
@@ -115,7 +115,7 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
     for runs in source.plans:
         if runs.name not in taken:
             add(Study(runs.name, runs.name, "as its curves say", (), lambda scale, setting: ()), runs)
-    return sections, source.problems
+    return sections, list(source.problems)
 
 
 def _note(path: Path) -> str:
@@ -125,34 +125,43 @@ def _note(path: Path) -> str:
     return check_note(path.as_posix(), path.read_text(encoding="utf-8"), STUDIES) if path.is_file() else ""
 
 
-def _standing(store: Store, name: str) -> tuple[Plan, int, bool]:
-    """The plan, how many runs it still wants, and whether its curves call for more."""
+def _standing(store: Store, name: str, measures: Sequence[str]) -> tuple[Plan, int, bool, int]:
+    """The plan, how many runs it still wants, whether its curves call for more, and how many were not measured."""
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.grow import next_points
     from nugpt.sweep.state import plan_state
 
     directory = PlanDirectory(store.root / "plans" / name)
     plan = directory.plan()
-    curves = plan_state(plan, directory, STALE_AFTER)
+    curves = plan_state(plan, directory, STALE_AFTER, [])  # what cannot be read was named when the plan was
     left = {place.spec.hash for curve in curves for place in curve.left(plan.policy)}
-    return plan, len(left), any(next_points(curve, plan.policy) for curve in curves)
+    done = {place.spec.hash: place.record for curve in curves for place in curve.places if place.state == "done"}
+    bare = [hash for hash, record in done.items() if not all(_has(kind, store, hash, record) for kind in measures)]
+    return plan, len(left), any(next_points(curve, plan.policy) for curve in curves), len(bare)
+
+
+def _has(kind: str, store: Store, hash: str, record: RunRecord | None) -> bool:
+    """Whether a run was measured: a record says of LERP coefficients what answers are made from."""
+    if kind == "lerp" and record is not None and record.lerp:
+        return True
+    return bool(RunDirectory(store.root / hash).read_metrics((kind,)))
 
 
 def again(study: Study, plan: Plan) -> str:
-    """The command that makes this plan and runs it: with the multipliers that give its very runs."""
+    """The command that makes this plan and runs it: with the multipliers that give its very runs. None of a sweep."""
     from nugpt.spec.study import Setting
     from nugpt.studies import STUDIES
     from nugpt.studies import plan as planned
 
     if study.id not in STUDIES or plan.scale is None:
-        return _command("sweep", "--name", plan.name, "--data", DATA, "--run")
+        return ""
     words = ["study", study.id, "--scale", plan.scale, "--data", DATA, "--precision", plan.curves[0].spec.precision]
     spec = plan.curves[0].spec
     for multipliers in _multipliers(plan):
         setting = Setting(spec.data, spec.model.vocab_size, spec.precision, multipliers)
         made = replace(planned(study, plan.scale, setting), name=plan.name)
         if made.hash == plan.hash:
-            given = [word for role, value in multipliers.items() for word in (role, f"{value:g}")]
+            given = [word for role, value in multipliers.items() for word in (role, repr(float(value)))]
             words += ["--multiplier", *given] if given else []
             words += ["--name", plan.name] if plan.name != f"{study.id}-{plan.scale}" else []
             return _command(*words, "--run")
@@ -170,12 +179,16 @@ def _multipliers(plan: Plan) -> Iterator[dict[str, float]]:
         yield dict(found)
 
 
-def data_of(store: Store) -> list[dict[str, Any]]:
-    """What is known of the data sets that the store's runs were trained on."""
+def data_of(store: Store, problems: list[str]) -> list[dict[str, Any]]:
+    """What is known of the data sets that the store's runs were trained on; what cannot be read is a problem."""
     found: dict[str, dict[str, Any]] = {}
     for run in store.runs():
         file = run.path / "data.json"
-        about = json.loads(file.read_bytes()) if file.is_file() else {}
+        try:
+            about = read_json(file) if file.is_file() else {}
+        except ValueError as error:
+            problems.append(str(error))
+            continue
         if isinstance(about, dict) and isinstance(about.get("content_hash"), str):
             kept = {"content_hash": about["content_hash"], "facts": about.get("facts")}
             if about["content_hash"] not in found or kept["facts"] is not None:
@@ -225,7 +238,7 @@ def _readme(
         for ground, dark in (("light", False), ("dark", True)):
             figure = draw_headline(paths, star, dark)
             settle(figure)
-            file = out / FIGURES / f"headline-{ground}.svg"
+            file = out / FIGURES / HEADLINES[ground]
             texts[file] = svg(figure, transparent=True)
             figures[ground] = _from(readme, file)
         commands = _shown(width, path)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nugpt.report.answers import Judged, PlanAnswer
-from nugpt.report.results import COMPLETE, Section, estimates, minutes, minutes_word
+from nugpt.report.results import COMPLETE, NOT_RUN, USUAL, Section, estimates, minutes, minutes_word
+from nugpt.spec.scales import SCALES
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 WIDTH, HELD_OUT, BASELINE = "width-fixed-steps", "held-out", "against-llama"
@@ -27,8 +28,15 @@ class Shown:
 
 
 def answered(sections: Sequence[Section], id: str) -> Section | None:
-    """The study's section, where it is complete."""
-    return next((s for s in sections if s.study.id == id and s.state == COMPLETE), None)
+    """The study's section of the largest scale that was begun, where it is complete: no smaller one stands in."""
+    mine = [s for s in sections if s.study.id == id and s.state != NOT_RUN]
+    largest = next((scale for scale in SCALES if any(s.scale == scale for s in mine)), None)  # they begin with `paper`
+    return next((s for s in mine if s.scale == largest and s.state == COMPLETE), None)
+
+
+def _scale(section: Section) -> str:
+    """Said where it is not the usual one."""
+    return "" if section.scale == USUAL else f" (scale `{section.scale}`)"
 
 
 def first_screen(
@@ -42,7 +50,7 @@ def first_screen(
             f"So far {len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}: [{page}]({page}) has what they say."
         )
         return so_far if runs else NOTHING
-    parts = [_figure(width.found, figures), _caption(sections, width)]
+    parts = [_figure(width.found, figures, _scale(width)), _caption(sections, width)]
     if (line := _loss_line(sections)) is not None:
         parts.append(line)
     parts += [_command(one) for one in commands]
@@ -50,23 +58,23 @@ def first_screen(
     return "\n\n".join(parts)
 
 
-def _figure(found: PlanAnswer, figures: Mapping[str, str]) -> str:
+def _figure(found: PlanAnswer, figures: Mapping[str, str], scale: str) -> str:
     told = "; ".join(f"{one.claim.text.rstrip('.')}: {one.verdict.answer or 'open'}" for one in found.judged[:2])
     return (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{figures["dark"]}">\n'
-        f'  <img alt="The best learning rate against width, nGPT and νGPT. {told}." src="{figures["light"]}">\n'
+        f'  <img alt="The best learning rate against width, nGPT and νGPT{scale}. {told}." src="{figures["light"]}">\n'
         "</picture>"
     )
 
 
 def _caption(sections: Sequence[Section], width: Section) -> str:
     assert width.found is not None
-    told = [f"{_said(one)}, octaves of η per octave of width." for one in width.found.judged[:2]]
+    told = [f"{_said(one)}, octaves of η per octave of width{_scale(width)}." for one in width.found.judged[:2]]
     held_out = answered(sections, HELD_OUT)
     if held_out is not None and held_out.found is not None:
         one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
-        told.append(f"{_said(one)}, octaves.")
+        told.append(f"{_said(one)}, octaves{_scale(held_out)}.")
     return " ".join(told) + " In brackets: 90 % intervals."
 
 
@@ -79,7 +87,7 @@ def _loss_line(sections: Sequence[Section]) -> str | None:
     if found is None or found.found is None:
         return None
     one = found.found.judged[0]
-    return f"{_said(one)}, nats of νGPT's loss less the tuned plain transformer's."
+    return f"{_said(one)}, nats of νGPT's loss less the tuned plain transformer's{_scale(found)}."
 
 
 def _command(one: Shown) -> str:

@@ -24,6 +24,7 @@ from nugpt.spec.study import Setting, Study
 from nugpt.spec.study_rules import describe
 
 NOT_RUN, NOT_COMPLETE, COMPLETE = "not run yet", "not complete", "complete"
+USUAL = "evidence"  # the scale that a section is of where it says none
 FOLD = 12  # rows of a table from which on it is folded away
 
 
@@ -36,7 +37,8 @@ class Section:
     found: PlanAnswer | None  # none: no run of it is there
     left: int  # runs that its grid, as it is now, still wants
     grows: bool  # or its curves call for more points
-    command: str  # that does it again
+    command: str  # that does it again; none for a plan that no study makes
+    unmeasured: int = 0  # runs that are done, but without what the study measures
     figures: tuple[tuple[str, str], ...] = ()  # path from the page, and what it shows
     note: str = ""  # what a person has to say about it
 
@@ -45,7 +47,19 @@ class Section:
         """One of three words."""
         if self.found is None or not any(run.ended for run in self.runs):
             return NOT_RUN
-        return NOT_COMPLETE if self.left or self.grows else COMPLETE
+        return NOT_COMPLETE if self.left or self.grows or self.unmeasured else COMPLETE
+
+    @property
+    def name(self) -> str:
+        """The study's id, and which plan it is where that is another than the one of `evidence`."""
+        id = self.study.id
+        if self.found is None or self.found.plan.study is None:
+            return id
+        plan = self.found.plan.name
+        if (self.scale, plan) == (USUAL, f"{id}-{USUAL}"):
+            return id
+        at = f" at {self.scale}" if self.scale else ""
+        return f"{id}{at}" + ("" if plan == f"{id}-{self.scale}" else f", plan {plan}")
 
     @property
     def runs(self) -> list[Run]:
@@ -160,7 +174,7 @@ def scale_words(sections: Sequence[Section], data: Sequence[Mapping[str, Any]]) 
     tokens = [spec["batch"] * spec["model"]["seq_len"] for spec in specs]
     papers = [c.spec for s in sections for c in s.study.curves("paper", Setting("any", 1))]
     theirs = f"up to d_model {max(p.model.d_model for p in papers):,} and {max(p.steps for p in papers):,} steps"
-    named = " ".join(str(one.get("facts", {}).get("inputs", "")) for one in data).lower()
+    named = " ".join(str((one.get("facts") or {}).get("inputs", "")) for one in data).lower()
     other = "" if "fineweb" in named else " The paper's data is FineWeb-Edu; here it is not."
     return (
         f"**Scale.** Models of {_span(layers)} layers and d_model {_span(widths)}, trained for {_span(steps)} steps of "
@@ -176,7 +190,7 @@ def _span(values: Sequence[int]) -> str:
 def _glance(sections: Sequence[Section]) -> str:
     rows = []
     for section in sections:
-        name = f"[`{section.study.id}`](#{anchor(section)})"
+        name = f"[`{section.name}`](#{anchor(section)})"
         if section.found is None or section.state == NOT_RUN:
             rows.append([name, NOT_RUN, "", ""])
             continue
@@ -186,8 +200,8 @@ def _glance(sections: Sequence[Section]) -> str:
 
 
 def anchor(section: Section) -> str:
-    """As a heading that is a study's id becomes one."""
-    return section.study.id.lower()
+    """As a heading becomes one: without punctuation, and with hyphens for spaces."""
+    return re.sub(r"[^\w -]", "", section.name.lower()).replace(" ", "-")
 
 
 def verdict_words(section: Section, one: Judged) -> str:
@@ -222,19 +236,25 @@ def _digits(interval: Interval) -> int:
 def _section(section: Section) -> str:
     study = section.study
     of = f", the paper's `{study.figure}`" if study.figure else ""
-    parts = [f"## {study.id}", f"{study.title}. Varies: {study.varies}{of}."]
+    title = study.title if study.title.endswith(("?", "!", ".")) else f"{study.title}."
+    parts = [f"## {section.name}", f"{title} Varies: {study.varies}{of}."]
     if section.found is None or section.state == NOT_RUN:
-        parts.append(f"**{NOT_RUN.capitalize()}.** To run it:")
-        parts.append(f"```sh\n{section.command}\n```")
-        parts += [f"- {claim.text} Rule: {describe(claim.rule)}." for claim in study.claims]
-        return "\n\n".join(parts[:4]) + "\n\n" + "\n".join(parts[4:])
+        how = f" To run it:\n\n```sh\n{section.command}\n```" if section.command else ""
+        parts.append(f"**{NOT_RUN.capitalize()}.**{how}")
+        parts.append("\n".join(f"- {claim.text} Rule: {describe(claim.rule)}." for claim in study.claims))
+        return "\n\n".join(part for part in parts if part)
     parts.append(_state(section))
     parts += [f"![{shows}]({path})" for path, shows in section.figures]
     parts.append("\n".join(_claim(section, one) for one in section.found.judged))
     parts.append(table(["", ""], _facts(section)))
-    parts.append(f"To do it again:\n\n```sh\n{section.command}\n```")
+    if section.command:
+        parts.append(f"To do it again:\n\n```sh\n{section.command}\n```")
+    else:
+        parts.append(
+            "It is the plan of no study: its curves, policy and seeds stand among the plans beside the records."
+        )
     parts.append(_losses(section.found))
-    if study.limits:
+    if study.limits and section.scale != "paper":
         parts.append(f"**What this scale cannot say.** {study.limits}")
     if section.note:
         parts.append(section.note)
@@ -246,7 +266,12 @@ def _state(section: Section) -> str:
     if section.state == COMPLETE:
         return f"**Complete**: all {ended:,} runs of its grid have ended."
     why = f"{ended:,} of {len(section.runs):,} runs have ended" if section.left else "its curves call for more points"
-    return f"**Not complete**: {why}. What follows is what they say so far."
+    reasons = [why] if section.left or section.grows else []
+    if section.unmeasured:
+        kinds = " and ".join(section.study.measures)
+        again = "`nugpt measure` with `--again` trains them again, measuring"
+        reasons.append(f"{counted(section.unmeasured, 'run')} ended without measuring {kinds} ({again})")
+    return f"**Not complete**: {'; '.join(reasons)}. What follows is what they say so far."
 
 
 def _claim(section: Section, one: Judged) -> str:
@@ -266,7 +291,7 @@ def _facts(section: Section) -> list[list[str]]:
         f"{c.label['layers']}×{c.label['heads']}" for c in curves if {"layers", "heads"} <= set(c.label)
     )
     lengths = sorted({spec["steps"] for curve in curves if (spec := curve.spec)})
-    seeds = Counter(len({run.seed for run in curve.runs if run.ended}) for curve in curves)
+    seeds = Counter(map(_seeds, curves))
     return [
         ["runs", ", ".join(f"{n:,} {state}" for state, n in sorted(states.items()))],
         ["seeds", ", ".join(f"{n} on {counted(k, 'curve')}" for n, k in sorted(seeds.items(), reverse=True))],
@@ -275,6 +300,15 @@ def _facts(section: Section) -> list[list[str]]:
         [minutes_word(runs), f"{minutes(runs):.1f}, of which runs may be shared with other studies"],
         ["carried by", "; ".join(_carriers(runs))],
     ]
+
+
+def _seeds(curve: CurveRuns) -> int:
+    """How many seeds have ended at every learning rate at which any has: one more at one of them is not a third."""
+    at: dict[float, set[int]] = {}
+    for run in curve.runs:
+        if run.ended:
+            at.setdefault(run.log2_lr, set()).add(run.seed)
+    return min(map(len, at.values()), default=0)
 
 
 def minutes(runs: Iterable[Run]) -> float:
@@ -297,9 +331,8 @@ def _losses(found: PlanAnswer) -> str:
         at, by_source = _by_source(curve, best.log2_lr)
         optimum = f"{number(best.log2_lr)} ({between(best.interval)})" if best.log2_lr is not None else best.verdict
         reached = f"{number(best.loss, 3)} ({between(best.loss_interval, 3)})" if best.loss is not None else NONE
-        seeds = len({run.seed for run in curve.runs if run.ended})
         shown = [number(by_source.get(source), 3) for source in sources]
-        rows.append([label_text(curve, keys) or "all", str(seeds), optimum, reached, number(at), *shown])
+        rows.append([label_text(curve, keys) or "all", str(_seeds(curve)), optimum, reached, number(at), *shown])
     columns = ["curve", "seeds", "best log₂ η (90 % interval)", "loss there", "nearest log₂ η run", *sources]
     told = (
         "Optima, and the validation loss on each source at the nearest learning rate that was run, averaged over seeds:"

@@ -55,7 +55,7 @@ class Store:
         matches = [run for run in self.runs() if name and run.path.name.startswith(name)]
         if len(matches) != 1:
             what = "no run" if not matches else f"{len(matches)} runs"
-            raise ValueError(f"{what} in {self.root} begins with {name!r}: give a run's directory or its hash")
+            raise ValueError(f"{what} in {self.shown} begins with {name!r}: give a run's directory or its hash")
         return matches[0]
 
     def runs(self) -> Iterator[RunDirectory]:

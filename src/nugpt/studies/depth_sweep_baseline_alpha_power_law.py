@@ -38,6 +38,6 @@ STUDY = Study(
     policy=POLICY,
     limits=(
         "The law is one of trained models. After runs this short the coefficients still move, and the deepest model "
-        "here is a quarter of the paper's."
+        "here is shallower than the paper's."
     ),
 )

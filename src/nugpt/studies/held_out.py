@@ -88,7 +88,7 @@ STUDY = Study(
     curves=curves,
     policy=POLICY,
     limits=(
-        "A held-out size is about four times beyond what the prediction is made from. Whoever tunes a small model for "
+        "A held-out size is only a few times beyond what the prediction is made from. Whoever tunes a small model for "
         "a large one goes much further."
     ),
 )
