@@ -285,6 +285,16 @@ def test_the_committed_page_was_made_from_the_committed_archive() -> None:
     assert page.endswith(f"<!-- from {digest(ROOT / 'results' / 'evidence')} -->\n")
 
 
+def test_what_was_reproduced_is_said_where_it_is_written_from_records() -> None:
+    """A sentence outside the generated parts would go on saying that nothing was."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    written = [readme.split(BEGIN)[0] + readme.split(END)[1]]
+    written += [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md") if path.name != "results.md"]
+    for text in written:
+        assert not re.search(r"not (yet )?reproduced|reproduced yet", text)
+    assert "(results.md)" in (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_committed_page_figures_and_readme_follow_from_the_archive_to_the_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

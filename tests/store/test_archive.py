@@ -287,6 +287,37 @@ def test_commands_read_it_as_a_store_and_nothing_runs_in_it(
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ["measure", "coords", "--heads", "1", "--layers", "1", "--steps", "1", "--store"],
+        ["recommend", "--n-heads", "2", "--keep", "--from"],
+    ],
+)
+def test_no_command_writes_into_it(
+    filled: Store, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_folder(filled, tmp_path / "archive")
+    before = text_of(tmp_path / "archive")
+    monkeypatch.setattr("nugpt.cli.coords.Coords._measure", lambda *_: pytest.fail("measured before it was refused"))
+    assert main([*words, str(tmp_path / "archive")]) == 2
+    assert f"{tmp_path / 'archive'} is an archive of results, in which nothing runs" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="an archive of results, in which nothing runs"):
+        write_coords(Store(tmp_path / "archive"), "new", {})
+    assert text_of(tmp_path / "archive") == before
+
+
+@pytest.mark.parametrize("words", [["--plan", "none-such"], ["--runs", "none-such"]])
+def test_what_is_not_in_it_is_told_by_the_name_that_was_given(
+    filled: Store, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack_folder(filled, tmp_path / "archive")
+    assert main(["measure", "align", "--store", str(tmp_path / "archive"), *words]) == 2
+    told = capsys.readouterr().err
+    assert str(tmp_path / "archive") in told
+    assert "nugpt-archive-" not in told  # where it was unpacked
+
+
+@pytest.mark.parametrize(
     ("file", "change", "says"),
     [
         ("archive.json", lambda text: text.replace('"format": 1', '"format": 2'), "not an archive of a form"),
