@@ -124,6 +124,20 @@ def test_more_runs_are_more_lines(filled: Store, tmp_path: Path) -> None:
         assert set(before.get(name, "").splitlines()) < set(after[name].splitlines())
 
 
+def test_what_each_run_took_is_its_own_and_the_way_it_was_carried_stands_once(filled: Store, tmp_path: Path) -> None:
+    for i, run in enumerate(filled.runs()):
+        record = run.record()
+        assert record is not None
+        run.write_record(replace(record, carried_by={**CARRIED, "device_s": 1 / (3 + i), "measured_s": 1 / (7 + i)}))
+    pack_folder(filled, tmp_path / "archive")
+    assert (tmp_path / "archive" / "shared.jsonl").read_text().count('"device":"a device"') == 1
+    for run in opened(tmp_path / "archive").runs():
+        ours, theirs = RunDirectory(filled.root / run.path.name).record(), run.record()
+        assert ours is not None
+        assert theirs is not None
+        assert theirs.carried_by["device_s"] == ours.carried_by["device_s"]
+
+
 def test_a_pack_goes_into_an_archive_too_and_a_disagreement_is_named(
     filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
