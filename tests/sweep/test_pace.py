@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.sweep.small import STALE_AFTER, FakeEngine, make_directory, make_plan, make_spec, record_of, states
 
+from nugpt.spec.record import device_seconds
 from nugpt.spec.run import RunSpec
 from nugpt.sweep.cost import expected_seconds
 from nugpt.sweep.pace import MARGIN, Pace, TimeLimit
@@ -40,6 +41,20 @@ def test_a_run_that_diverged_halfway_counts_for_the_steps_it_took() -> None:
     record = record_of(SPEC, None, "diverged", steps=SPEC.steps // 2, wall_s=4.0, carried_by={"device_type": "cpu"})
     pace.saw(SPEC, record)
     assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 8.0)
+
+
+def test_a_run_counts_for_its_share_of_every_ensemble_it_was_in_and_of_a_worker_s_time_alone() -> None:
+    carried = {"device_type": "cpu", "replicas": 1, "device_s": 8.0}  # four began together, and went on one by one
+    pace = Pace("cpu")
+    pace.saw(SPEC, record_of(SPEC, wall_s=14.0, carried_by=carried))
+    assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 8.0)
+    for device_s in ({"device_s": 20.0}, {}):
+        pace = Pace("cpu")
+        carried = {"device_type": "cpu", "replicas": 1, "ranks": 4, **device_s}
+        record = record_of(SPEC, wall_s=5.0, carried_by=carried)
+        pace.saw(SPEC, record)
+        assert device_seconds(record) == 20.0  # four devices for five seconds
+        assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 5.0)
 
 
 def test_starting_an_ensemble_takes_what_it_took_beside_its_steps() -> None:

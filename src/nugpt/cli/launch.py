@@ -16,6 +16,7 @@ from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text, spent_tex
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.record import worker_seconds
 from nugpt.spec.run import run_flops
 from nugpt.sweep.cost import expected_seconds, refined, total_seconds
 
@@ -159,7 +160,7 @@ def _slower(store: Path, device_type: str) -> tuple[float, str]:
         except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
             continue
         if expected > 0:
-            ratios.append(record.wall_s / record.carried_by.get("replicas", 1) / expected)
+            ratios.append(worker_seconds(record) / expected)
         if len(ratios) >= 200:
             break
     if ratios:

@@ -13,6 +13,7 @@ from nugpt.cli.launch import Execution, laid_down, run_workers
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Plan
+from nugpt.spec.record import device_seconds
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -90,13 +91,13 @@ def launch_many(wanted: Sequence[Wanted], store: Path, dataset: TokenDataset, ex
 
 def count(directory: PlanDirectory, stale_after: float) -> Count:
     """Where the plan stands, as its grid is now."""
-    from nugpt.sweep.state import device_seconds, plan_state
+    from nugpt.sweep.state import plan_state
 
     plan = directory.plan()
     curves = plan_state(plan, directory, stale_after)
     places = {place.spec.hash: place for curve in curves for place in curve.places}
     left = {place.spec.hash for curve in curves for place in curve.left(plan.policy)}
-    seconds = device_seconds(place.record for place in places.values() if place.record is not None)
+    seconds = sum(device_seconds(place.record) for place in places.values() if place.record is not None)
     return Count(len(places) - len(left), len(left), seconds)
 
 

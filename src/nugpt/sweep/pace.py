@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 
-from nugpt.spec.record import RunRecord
+from nugpt.spec.record import RunRecord, worker_seconds
 from nugpt.spec.run import RunSpec, Shape, shape_of
 from nugpt.store.run_directory import Store
 from nugpt.sweep.cost import expected_seconds
@@ -45,8 +45,7 @@ class Pace:
         """Learn from a run's time, if it was taken on such a device; a diverged run's is that of its steps."""
         expected = record.steps / spec.steps * expected_seconds(spec, self.device_type)
         if record.carried_by.get("device_type") == self.device_type and record.wall_s > 0 and expected > 0:
-            share = record.wall_s / max(1, record.carried_by.get("replicas", 1))
-            self.ratios.setdefault(shape_of(spec), []).append(share / expected)
+            self.ratios.setdefault(shape_of(spec), []).append(worker_seconds(record) / expected)
 
     def started(self, took: float, records: Sequence[RunRecord]) -> None:
         """Learn what an ensemble that was trained from its first step took beside its steps."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nugpt.spec.loss import loss_name, loss_of
 from nugpt.spec.plan import Curve, Plan, Policy
-from nugpt.spec.record import RunRecord
+from nugpt.spec.record import RunRecord, device_seconds
 from nugpt.spec.run import RunSpec
 from nugpt.store.claims import file_system_time, holder_state
 from nugpt.store.plans import Addition, PlanDirectory
@@ -107,14 +107,9 @@ def reached(place: Place, store: Store) -> float:
 class Spent:
     """What a plan's ended runs have cost, and what they have shown."""
 
-    seconds: float  # of devices: a run counts for its share of its ensemble's time
+    seconds: float  # of devices
     known: int  # optima whose interval reaches no further than an eighth of an octave to either side
     curves: int
-
-
-def device_seconds(records: Iterable[RunRecord]) -> float:
-    """What these runs took of devices: each counts for its share of its ensemble's time."""
-    return sum(record.wall_s / max(1, record.carried_by.get("replicas", 1)) for record in records)
 
 
 def spent(curves: Iterable[CurveState]) -> Spent:
@@ -122,7 +117,7 @@ def spent(curves: Iterable[CurveState]) -> Spent:
     seconds, known, count = 0.0, 0, 0
     for curve in curves:
         records = [place.record for place in curve.places if place.record is not None]
-        seconds += device_seconds(records)
+        seconds += sum(map(device_seconds, records))
         found = curve.optimum()
         known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
         count += 1
