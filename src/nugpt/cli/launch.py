@@ -333,7 +333,7 @@ def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Itera
         places = [place for curve in curves for place in curve.places]
         ended = sum(p.record is not None for p in places)
         # What is under way counts by its checkpoints: a plan may be one ensemble that ends all at once.
-        done_flops = sum(run_flops(p.spec) * reached(p, directory.store) for p in places)
+        done_flops = sum(run_flops(p.spec) * reached(p, directory.store, plan.policy) for p in places)
         all_flops = sum(run_flops(p.spec) for p in places)
         first.setdefault("flops", done_flops)
         speed = (done_flops - first["flops"]) / max(1e-9, time.monotonic() - begun)

@@ -94,11 +94,14 @@ def _optimum(points: tuple[Point, ...]) -> Optimum:
     return optimum(points)
 
 
-def reached(place: Place, store: Store) -> float:
-    """The share of a run that is behind it: all once it has ended, else what its newest checkpoint holds."""
-    if place.record is not None:
+def reached(place: Place, store: Store, policy: Policy) -> float:
+    """The share of a run that is behind it: all once the plan asks for no more, else what its newest checkpoint holds.
+
+    One that was stopped under another plan's rule goes on from its checkpoint where this plan has no such rule.
+    """
+    if place.state in ended_states(policy):
         return 1.0
-    if place.state not in ("running", "stale"):
+    if place.state not in ("running", "stale", "stopped"):
         return 0.0
     return max(0, RunDirectory(store.root / place.spec.hash).newest_step()) / place.spec.steps
 
