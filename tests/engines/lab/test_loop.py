@@ -255,11 +255,11 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     assert result_of(directory_of(spec, tmp_path / "full")) == result_of(directory_of(spec, tmp_path / "whole"))
 
 
-def clocked(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Progress]:
-    """A clock that a step takes one second on and nothing else any; progress that ends the process at a step."""
+def clocked(monkeypatch: pytest.MonkeyPatch, each: int = 1) -> Callable[[int], Progress]:
+    """A clock that a step takes a second on, or `each`, and nothing else any; progress that is gone at a step."""
     from nugpt.engines.lab import loop
 
-    seconds = itertools.count()
+    seconds = itertools.count(step=each)
     now = [next(seconds)]
     monkeypatch.setattr(loop.time, "monotonic", lambda: float(now[0]))
 
@@ -651,3 +651,23 @@ def test_checkpoints_lie_a_minute_apart_unless_asked_for_by_steps(
     monkeypatch.setattr(loop.time, "monotonic", lambda: 2 * loop.SAVE_APART_S * next(looks))
     loop.execute([spec], Store(tmp_path / "slowly"), dataset, Options(device="cpu"))
     assert saved == list(range(3, 25, 3))  # ten per run, as near as 24 steps allow
+
+
+def test_a_divergence_does_not_put_off_the_checkpoint_of_the_living(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.engines.lab import loop
+
+    calm, wild = make_spec(dataset), make_spec(dataset, lr=1e39)
+    until, saved, original = clocked(monkeypatch, each=20), list[tuple[int, str]](), loop._save
+
+    def note(state: Any, r: int, run: Any, keep: int) -> None:
+        saved.append((state.step, run.spec.hash))
+        original(state, r, run, keep)
+
+    monkeypatch.setattr(loop, "_save", note)
+    options = Options(device="cpu", last_checkpoint=False)
+    records = execute([calm, wild], Store(tmp_path), dataset, options, until(-1))
+    assert [record.status for record in records] == ["done", "diverged"]
+    # A minute is three steps; that the other was found dead after two of them changes nothing.
+    assert saved == [(step, calm.hash) for step in range(3, 24, 3)]

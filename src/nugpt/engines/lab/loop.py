@@ -26,7 +26,7 @@ from nugpt.core.schedule import multiplier
 from nugpt.data import TokenDataset, prefetch
 from nugpt.data.manifest import facts
 from nugpt.data.tokenizer import TOKENIZER_FILE
-from nugpt.engines.lab.device import device_name
+from nugpt.engines.lab.device import Ahead, device_name
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.evaluate import ValidationLoss, ValidationSet, validate
 from nugpt.engines.lab.options import Options
@@ -201,10 +201,13 @@ def _train(
         for run in sharing:
             run.wall_s += now - clock
             run.device_s += (now - clock) / len(sharing)
-        for r in replicas:
+        saved = list(replicas)
+        for r in saved:
             hooks.guard()
             _save(state, r, runs[r], options.keep)
-        clock = saved_at = time.monotonic()
+        clock = time.monotonic()
+        if len(saved) == len(sharing):  # else those that go on are as long without a checkpoint as before
+            saved_at = clock
 
     def finish(replicas: list[int], status: str) -> None:
         """The records of these replicas; a run that was stopped may be taken up again, and needs its checkpoint."""
@@ -215,12 +218,14 @@ def _train(
             runs[r].directory.sync_metrics()
             runs[r].directory.write_record(_record(ensemble, state, r, runs[r], status, options, compiled, dataset))
 
+    ahead = Ahead(device)
     with _stop_signals() as stop:
         batches = _batches([run.spec for run in runs], dataset, state.step, device)
         while state.step < spec.steps:
             tokens, targets = next(batches)
             course = multiplier(spec.schedule, state.step, spec.steps)
             ensemble.train_step(state, tokens, targets, course, micro)
+            ahead.step()
             progress.step(state.step)
             if state.step % log_every == 0 or state.step == spec.steps:
                 _log(ensemble, state, runs, course, progress, hooks.guard)
