@@ -99,9 +99,7 @@ def test_a_worker_takes_what_fits_and_leaves_the_rest(tmp_path: Path) -> None:
     assert not list(directory.store.root.glob("*/claim-*"))
 
 
-def test_runs_that_others_took_first_are_not_said_to_want_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_others_took_first_are_not_said_to_want_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, said = make_directory(tmp_path), list[str]()
     taken = claim
     lost = [5]  # so many claims go to somebody else, who soon gives up

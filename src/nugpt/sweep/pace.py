@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -82,10 +81,3 @@ class TimeLimit:
                 break
             count += 1
         return count
-
-
-def told(seconds: float) -> str:
-    """A stretch of time in a line for people."""
-    if seconds < 120:
-        return f"{max(0, math.floor(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

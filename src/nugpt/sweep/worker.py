@@ -18,8 +18,9 @@ from nugpt.store.claims import Claim, Heartbeat, LostClaim, claim
 from nugpt.store.meeting import meetings
 from nugpt.store.plans import PlanDirectory
 from nugpt.store.run_directory import RunDirectory, Store
+from nugpt.sweep.cost import told
 from nugpt.sweep.grow import next_points
-from nugpt.sweep.pace import TimeLimit, told
+from nugpt.sweep.pace import TimeLimit
 from nugpt.sweep.signals import Request
 from nugpt.sweep.state import CurveState, Place, ended_states, plan_state, reached
 from nugpt.sweep.stop import hopeless

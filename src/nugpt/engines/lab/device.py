@@ -24,7 +24,7 @@ class Ahead:
         """A step was queued: wait for the one so many before it."""
         if self.device.type != "cuda":
             return
-        event = torch.cuda.Event(blocking=True)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         self.queued.append(event)
         if len(self.queued) > STEPS_AHEAD:
