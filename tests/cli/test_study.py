@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sweep.small import record_of
 
 from nugpt.cli import launch_many
 from nugpt.cli import study as command
@@ -96,6 +97,25 @@ def test_all_is_every_study_in_the_order_of_evidence(capsys: pytest.CaptureFixtu
 def test_a_mistake_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", *words, "--device", "cpu"]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_plan_that_is_left_as_it_is_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_workers(directories: list[PlanDirectory], execution: Execution, watch: Any) -> None:
+        for directory in directories:
+            for spec in directory.plan().specs():
+                directory.store.run(spec).write_record(record_of(spec))
+
+    monkeypatch.setattr(launch_many, "run_workers", run_workers)
+    ids, words = ["width-fixed-steps", "depth-sweeps"], ["--scale", "tiny", "--device", "cpu", "--run", "--store"]
+    assert main(["study", *ids, *words, str(tmp_path / "all")]) == 0
+    for others in (ids[:1], ids):  # of other data
+        store = tmp_path / f"{len(others)} are other plans"
+        for id in others:
+            PlanDirectory.of(Store(store), plan(STUDIES[id], "tiny", SETTING))
+        assert main(["study", *ids, *words, str(store)]) == 1
+        assert capsys.readouterr().err.count("left as it is: ") == len(others)
 
 
 def test_several_studies_go_to_the_same_workers_and_another_plan_is_left_as_it_is(

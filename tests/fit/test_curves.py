@@ -189,7 +189,8 @@ def test_what_was_held_out() -> None:
 def test_against_a_baseline_at_equal_flops_and_at_equal_time() -> None:
     def made(curve: Curve) -> Measured:
         if curve.label["table"] == "nugpt":
-            return runs(curve, -6.0, 3.00, wall_s=1.2)
+            # Noted by the engine: the ensemble that it ended in was another than those it was trained in.
+            return runs(curve, -6.0, 3.00, wall_s=9.0, carried_by={"replicas": 1, "device_s": 1.2})
         tuned = 3.05 if curve.label["weight_decay"] == 0.1 else 3.2
         longer = curve.label["horizon"] != 1.0
         return runs(curve, -8.0, tuned - (0.2 if longer else 0.0), wall_s=1.25 if longer else 1.0)

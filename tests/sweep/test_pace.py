@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sweep.small import STALE_AFTER, FakeEngine, make_directory, make_plan, make_spec, record_of, states
 
+from nugpt.spec.plan import Policy, StopRule
+from nugpt.spec.record import device_seconds
 from nugpt.spec.run import RunSpec
+from nugpt.store.claims import claim
+from nugpt.sweep import worker
 from nugpt.sweep.cost import expected_seconds
 from nugpt.sweep.pace import MARGIN, Pace, TimeLimit
+from nugpt.sweep.state import reached
 from nugpt.sweep.worker import WorkerOptions, work
 
 OPTIONS = WorkerOptions(stale_after=STALE_AFTER, poll=0.01)
@@ -40,6 +47,20 @@ def test_a_run_that_diverged_halfway_counts_for_the_steps_it_took() -> None:
     record = record_of(SPEC, None, "diverged", steps=SPEC.steps // 2, wall_s=4.0, carried_by={"device_type": "cpu"})
     pace.saw(SPEC, record)
     assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 8.0)
+
+
+def test_a_run_counts_for_its_share_of_every_ensemble_it_was_in_and_of_a_worker_s_time_alone() -> None:
+    carried = {"device_type": "cpu", "replicas": 1, "device_s": 8.0}  # four began together, and went on one by one
+    pace = Pace("cpu")
+    pace.saw(SPEC, record_of(SPEC, wall_s=14.0, carried_by=carried))
+    assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 8.0)
+    for device_s in ({"device_s": 20.0}, {}):
+        pace = Pace("cpu")
+        carried = {"device_type": "cpu", "replicas": 1, "ranks": 4, **device_s}
+        record = record_of(SPEC, wall_s=5.0, carried_by=carried)
+        pace.saw(SPEC, record)
+        assert device_seconds(record) == 20.0  # four devices for five seconds
+        assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 5.0)
 
 
 def test_starting_an_ensemble_takes_what_it_took_beside_its_steps() -> None:
@@ -76,6 +97,39 @@ def test_a_worker_takes_what_fits_and_leaves_the_rest(tmp_path: Path) -> None:
     assert said[-1] == "1 of its runs cannot end in the 20 s that are left"
     assert sorted(place.state for curve in states(directory) for place in curve.places) == ["done"] * 4 + ["missing"]
     assert not list(directory.store.root.glob("*/claim-*"))
+
+
+def test_runs_that_others_took_first_are_not_said_to_want_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, said = make_directory(tmp_path), list[str]()
+    taken = claim
+    lost = [5]  # so many claims go to somebody else, who soon gives up
+
+    def racing(*args: Any) -> Any:
+        if lost[0]:
+            lost[0] -= 1
+            return None
+        return taken(*args)
+
+    monkeypatch.setattr(worker, "claim", racing)
+    limit = TimeLimit(time.time() + 1e6, seen(1.0))
+    options = replace(OPTIONS, linger=100.0)
+    outcome = work(directory, FakeEngine(), options, said.append, limit=limit)
+    assert (outcome.done, outcome.postponed) == (5, 0)
+    assert not any("cannot end" in line for line in said)
+
+
+def test_what_a_stopped_run_still_takes_counts_against_the_time(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-6,)))
+    (spec,) = directory.plan().specs()
+    run = directory.store.run(spec)
+    run.write_record(record_of(spec, 9.0, "stopped", steps=spec.steps // 4))  # by the rule of another plan
+    (run.checkpoints / f"step-{spec.steps // 4:09d}").mkdir(parents=True)
+    ((place,),) = (curve.places for curve in states(directory))
+    assert place.state == "stopped"
+    assert reached(place, directory.store, Policy()) == 0.25
+    assert reached(place, directory.store, Policy(stop=StopRule())) == 1.0  # this plan would have stopped it too
+    outcome = work(directory, FakeEngine(), OPTIONS, limit=TimeLimit(time.time() + 30.0 * MARGIN, seen(100.0)))
+    assert (outcome.done, outcome.postponed) == (0, 1)  # three quarters of a hundred seconds are left of it
 
 
 def test_what_does_not_fit_makes_room_for_what_does(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text, spent_tex
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
+from nugpt.spec.record import worker_seconds
 from nugpt.spec.run import run_flops
-from nugpt.sweep.cost import expected_seconds, refined, total_seconds
+from nugpt.sweep.cost import expected_seconds, refined, told, total_seconds
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -53,8 +54,8 @@ class Execution:
     partition: str | None = None
     """slurm: partition."""
     time_limit: str | None = None
-    """local: take only runs that can end in this time, and leave at its end: minutes, or as 4:00:00. slurm: time limit
-    of a task; it saves before and is queued again."""
+    """local: take only runs that can end in this time; what is still trained at its end is then saved. Minutes, or as
+    4:00:00. slurm: time limit of a task; it saves before and is queued again."""
     gpus_per_task: int | None = None
     """slurm: GPUs of a task."""
     cpus_per_task: int | None = None
@@ -87,7 +88,10 @@ class Execution:
                 raise ValueError(f"time_limit is {self.time_limit!r}, but must be more than nothing")
 
     def until(self) -> float | None:
-        """When a local worker that starts now has to have left, in seconds since the epoch; none without a limit."""
+        """When a local worker that starts now and still trains is asked to save and leave, which takes its time.
+
+        In seconds since the epoch; none without a limit.
+        """
         from nugpt.sweep.executors.slurm import seconds_of
 
         if self.executor != "local" or self.time_limit is None:
@@ -105,13 +109,13 @@ def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
     slower, source = _slower(store, device_type)
     tokens = sum(spec.steps * spec.batch * spec.model.seq_len for spec in plan.specs())
     seconds = slower * total_seconds(plan.specs(), device_type) / workers
-    print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {_duration(seconds)} ({source})")
+    print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {told(seconds)} ({source})")
     policy = plan.policy
     grows = [f"up to {counted(policy.extend, 'point')} beyond an edge"] if policy.extend else []
     grows += [f"{spacing:g} octave around the optimum" for spacing in policy.refine]
     if grows:
         more = slower * total_seconds(refined(plan), device_type) / workers - seconds
-        longer = f"; refining takes about {_duration(more)} more" if policy.refine else ""
+        longer = f"; refining takes about {told(more)} more" if policy.refine else ""
         print(f"the grid grows by itself: {', then '.join(grows)}{longer}")
     if policy.stop is not None:
         rule = policy.stop
@@ -159,18 +163,12 @@ def _slower(store: Path, device_type: str) -> tuple[float, str]:
         except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
             continue
         if expected > 0:
-            ratios.append(record.wall_s / record.carried_by.get("replicas", 1) / expected)
+            ratios.append(worker_seconds(record) / expected)
         if len(ratios) >= 200:
             break
     if ratios:
         return median(ratios), f"by {counted(len(ratios), 'run')} of this store"
     return 1.0, f"{ASSUMED[device_type]}: no run to go by yet"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def default_devices(execution: Execution, device: str = "auto") -> list[str]:
@@ -332,13 +330,13 @@ def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Itera
         places = [place for curve in curves for place in curve.places]
         ended = sum(p.record is not None for p in places)
         # What is under way counts by its checkpoints: a plan may be one ensemble that ends all at once.
-        done_flops = sum(run_flops(p.spec) * reached(p, directory.store) for p in places)
+        done_flops = sum(run_flops(p.spec) * reached(p, directory.store, plan.policy) for p in places)
         all_flops = sum(run_flops(p.spec) for p in places)
         first.setdefault("flops", done_flops)
         speed = (done_flops - first["flops"]) / max(1e-9, time.monotonic() - begun)
         left = all_flops - done_flops
         under_way = f", {100 * done_flops / all_flops:.0f} %" if 0 < done_flops < all_flops else ""
-        eta = f", about {_duration(left / speed)} left" if speed > 0 and left > 0 else ""
+        eta = f", about {told(left / speed)} left" if speed > 0 and left > 0 else ""
         now = (ended, int(10 * done_flops / all_flops))
         return curves, f"{ended} of {counted(len(places), 'run')}{under_way}{eta}"
 

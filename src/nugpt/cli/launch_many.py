@@ -13,6 +13,7 @@ from nugpt.cli.launch import Execution, laid_down, run_workers
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Plan
+from nugpt.spec.record import device_seconds
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -71,32 +72,37 @@ def _with_cheap(one: Wanted, sharing: Sequence[Wanted]) -> Wanted:
 
 
 def launch_many(wanted: Sequence[Wanted], store: Path, dataset: TokenDataset, execution: Execution, quiet: bool) -> int:
-    """Run what is missing of these plans in their order; 0 when every run has ended. Quiet: no table at the end."""
+    """Run what is missing of these plans in their order; 0 when every run has ended. Quiet: no table at the end.
+
+    A plan that is left as it is has runs that the command asked for and that were not made: 1, whatever the others do.
+    """
     from nugpt.store.plans import OtherPlan
 
     if execution.executor != "local":
         raise ValueError("several studies at once need --executor local: submit each by itself")
-    directories = []
+    directories, skipped = [], 0
     for one in measured_first(wanted):
         try:
             directories.append(laid_down(one.plan, store, dataset, one.carrier, execution))
         except OtherPlan as error:  # an earlier stretch may have begun it with other multipliers
             print(f"left as it is: {error}", file=sys.stderr)
-    if not directories:
-        return 0
-    status = run_workers(directories, execution, _watch(directories, execution.stale_after))
-    return status if status is not None else _summary(directories, execution.stale_after, quiet)
+            skipped += 1
+    status: int | None = 0
+    if directories:
+        status = run_workers(directories, execution, _watch(directories, execution.stale_after))
+        status = status if status is not None else _summary(directories, execution.stale_after, quiet)
+    return status or int(skipped > 0)
 
 
 def count(directory: PlanDirectory, stale_after: float) -> Count:
     """Where the plan stands, as its grid is now."""
-    from nugpt.sweep.state import device_seconds, plan_state
+    from nugpt.sweep.state import plan_state
 
     plan = directory.plan()
     curves = plan_state(plan, directory, stale_after)
     places = {place.spec.hash: place for curve in curves for place in curve.places}
     left = {place.spec.hash for curve in curves for place in curve.left(plan.policy)}
-    seconds = device_seconds(place.record for place in places.values() if place.record is not None)
+    seconds = sum(device_seconds(place.record) for place in places.values() if place.record is not None)
     return Count(len(places) - len(left), len(left), seconds)
 
 

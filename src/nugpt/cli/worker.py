@@ -59,9 +59,10 @@ class Worker:
         directories = [PlanDirectory(path) for path in self.plans]
         for directory in directories:
             directory.plan()  # what is no plan is said to be none before anything is said of its launch
-        # With others at work nobody waits for them while a later plan has runs to be had: once through, then again.
+        # Nobody waits for another's runs, be it another launch's, while a later plan has runs to be had: once through,
+        # then again.
         hands = _Hands(self)
-        lingers = (self.linger,) if len(directories) == 1 or self.peers == 1 else (0.0, self.linger)
+        lingers = (self.linger,) if len(directories) == 1 else (0.0, self.linger)
         done = failed = 0
         try:
             for linger in lingers:

@@ -26,6 +26,7 @@ from nugpt.fit.roles import profile
 from nugpt.fit.shift import shift
 from nugpt.fit.verdict import Estimate, Verdict, estimate_of, exponent_estimate, judge
 from nugpt.spec.model import flops_per_token
+from nugpt.spec.record import device_seconds
 from nugpt.spec.study import Claim
 from nugpt.spec.study_rules import Rule
 
@@ -186,7 +187,7 @@ def _flops(one: CurveAnswer) -> float | None:
 def _seconds(one: CurveAnswer) -> float | None:
     """Of one run: the median over those that ended as planned, of its share of its ensemble's time."""
     done = [r for r in one.curve.records if r is not None and r.status == "done" and r.wall_s > 0]
-    return median(r.wall_s / r.carried_by.get("replicas", 1) for r in done) if done else None
+    return median(map(device_seconds, done)) if done else None
 
 
 def _sensitivities(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:

@@ -14,7 +14,7 @@ from nugpt.fit.measured import Measured, measured
 from nugpt.fit.points import LARGEST
 from nugpt.spec.loss import loss_name, loss_of
 from nugpt.spec.plan import Curve, Label
-from nugpt.spec.record import RunRecord
+from nugpt.spec.record import RunRecord, device_seconds
 from nugpt.spec.study import Study
 from nugpt.store import RunDirectory, Store
 from nugpt.store.atomic import read_json
@@ -185,7 +185,7 @@ def _run(id: str, log2_lr: float, seed: int, record: RunRecord | None, loss: str
         name: getattr(record, name)
         for name in ("steps", "tokens", "flops", "wall_s", "val_loss", "val_loss_ema", "train_loss", "diverged_at")
     }
-    facts["device_s"] = record.wall_s / max(1, record.carried_by.get("replicas", 1))  # its share of its ensemble's
+    facts["device_s"] = device_seconds(record)
     facts["by_source"] = record.val_loss_by_source
     carried = {name: record.carried_by[name] for name in CARRIED_BY if name in record.carried_by}
     return Run(id, log2_lr, seed, record.status, loss_of(record, loss), facts, record.lerp, carried, files)

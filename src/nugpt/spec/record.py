@@ -62,3 +62,20 @@ class RunRecord:
         if rest["status"] not in STATUSES:
             raise ValueError(f"record has status {rest['status']!r}, but must be one of {', '.join(STATUSES)}")
         return cls(**rest)
+
+
+def device_seconds(record: RunRecord) -> float:
+    """What a run took of devices, so that the sum over runs is the time that devices were at work on them.
+
+    The engines note it as they go: an ensemble's time is shared by the runs that are in it at that time. A record from
+    before they did is taken to have been in its last ensemble, on its last devices, all the time.
+    """
+    carried = record.carried_by
+    if carried.get("device_s") is not None:
+        return float(carried["device_s"])
+    return record.wall_s * max(1, carried.get("ranks", 1)) / max(1, carried.get("replicas", 1))
+
+
+def worker_seconds(record: RunRecord) -> float:
+    """What a run took of a worker's time: several devices that train one run together are one worker."""
+    return device_seconds(record) / max(1, record.carried_by.get("ranks", 1))

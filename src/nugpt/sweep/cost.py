@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from nugpt.spec.plan import Curve, Plan
@@ -37,3 +38,10 @@ def _refined_grid(curve: Curve, plan: Plan) -> list[float]:
     if len(grid) > 1:  # what lies at one learning rate has no optimum to refine around
         grid |= {middle + k * spacing for spacing in plan.policy.refine for k in range(-curve.fine, curve.fine + 1)}
     return sorted(grid)
+
+
+def told(seconds: float) -> str:
+    """A stretch of time in a line for people; seconds are full ones, so that what is left is not told as more."""
+    if seconds < 120:
+        return f"{max(0, math.floor(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 
-from nugpt.spec.record import RunRecord
+from nugpt.spec.record import RunRecord, worker_seconds
 from nugpt.spec.run import RunSpec, Shape, shape_of
 from nugpt.store.run_directory import Store
 from nugpt.sweep.cost import expected_seconds
@@ -45,8 +44,7 @@ class Pace:
         """Learn from a run's time, if it was taken on such a device; a diverged run's is that of its steps."""
         expected = record.steps / spec.steps * expected_seconds(spec, self.device_type)
         if record.carried_by.get("device_type") == self.device_type and record.wall_s > 0 and expected > 0:
-            share = record.wall_s / max(1, record.carried_by.get("replicas", 1))
-            self.ratios.setdefault(shape_of(spec), []).append(share / expected)
+            self.ratios.setdefault(shape_of(spec), []).append(worker_seconds(record) / expected)
 
     def started(self, took: float, records: Sequence[RunRecord]) -> None:
         """Learn what an ensemble that was trained from its first step took beside its steps."""
@@ -83,10 +81,3 @@ class TimeLimit:
                 break
             count += 1
         return count
-
-
-def told(seconds: float) -> str:
-    """A stretch of time in a line for people."""
-    if seconds < 120:
-        return f"{max(0, math.floor(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nugpt.spec.loss import loss_name, loss_of
 from nugpt.spec.plan import Curve, Plan, Policy
-from nugpt.spec.record import RunRecord
+from nugpt.spec.record import RunRecord, device_seconds
 from nugpt.spec.run import RunSpec
 from nugpt.store.claims import file_system_time, holder_state
 from nugpt.store.plans import Addition, PlanDirectory
@@ -94,11 +94,14 @@ def _optimum(points: tuple[Point, ...]) -> Optimum:
     return optimum(points)
 
 
-def reached(place: Place, store: Store) -> float:
-    """The share of a run that is behind it: all once it has ended, else what its newest checkpoint holds."""
-    if place.record is not None:
+def reached(place: Place, store: Store, policy: Policy) -> float:
+    """The share of a run that is behind it: all once the plan asks for no more, else what its newest checkpoint holds.
+
+    One that was stopped under another plan's rule goes on from its checkpoint where this plan has no such rule.
+    """
+    if place.state in ended_states(policy):
         return 1.0
-    if place.state not in ("running", "stale"):
+    if place.state not in ("running", "stale", "stopped"):
         return 0.0
     return max(0, RunDirectory(store.root / place.spec.hash).newest_step()) / place.spec.steps
 
@@ -107,14 +110,9 @@ def reached(place: Place, store: Store) -> float:
 class Spent:
     """What a plan's ended runs have cost, and what they have shown."""
 
-    seconds: float  # of devices: a run counts for its share of its ensemble's time
+    seconds: float  # of devices
     known: int  # optima whose interval reaches no further than an eighth of an octave to either side
     curves: int
-
-
-def device_seconds(records: Iterable[RunRecord]) -> float:
-    """What these runs took of devices: each counts for its share of its ensemble's time."""
-    return sum(record.wall_s / max(1, record.carried_by.get("replicas", 1)) for record in records)
 
 
 def spent(curves: Iterable[CurveState]) -> Spent:
@@ -122,7 +120,7 @@ def spent(curves: Iterable[CurveState]) -> Spent:
     seconds, known, count = 0.0, 0, 0
     for curve in curves:
         records = [place.record for place in curve.places if place.record is not None]
-        seconds += device_seconds(records)
+        seconds += sum(map(device_seconds, records))
         found = curve.optimum()
         known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
         count += 1

@@ -18,8 +18,9 @@ from nugpt.store.claims import Claim, Heartbeat, LostClaim, claim
 from nugpt.store.meeting import meetings
 from nugpt.store.plans import PlanDirectory
 from nugpt.store.run_directory import RunDirectory, Store
+from nugpt.sweep.cost import told
 from nugpt.sweep.grow import next_points
-from nugpt.sweep.pace import TimeLimit, told
+from nugpt.sweep.pace import TimeLimit
 from nugpt.sweep.signals import Request
 from nugpt.sweep.state import CurveState, Place, ended_states, plan_state, reached
 from nugpt.sweep.stop import hopeless
@@ -97,7 +98,7 @@ def work(
             request.check()
             curves = grown(plan, directory, options.stale_after)
             begun = time.monotonic()
-            pack = _claim_pack(plan, curves, store, engine, options, memory, request, limit)
+            pack, lost = _claim_pack(plan, curves, store, engine, options, memory, request, limit)
             if pack:
                 deadline = None
                 heart.hold(pack)
@@ -106,11 +107,11 @@ def work(
                 heart.hold(())
                 _learn(pack, limit, time.monotonic() - begun, new)
                 continue
-            if limit is not None and (short := _waiting_for_time(plan, curves, memory)):
+            if limit is not None and not lost and (short := _waiting_for_time(plan, curves, memory)):
                 outcome.postponed = short
                 say(f"{short} of its runs cannot end in the {told(limit.left())} that are left")
                 return outcome
-            waiting = any(place.state == "running" for curve in curves for place in curve.places)
+            waiting = lost or any(place.state == "running" for curve in curves for place in curve.places)
             if deadline is None:
                 deadline = time.monotonic() + options.linger
             if not waiting or time.monotonic() >= deadline:
@@ -136,13 +137,16 @@ def _claim_pack(
     memory: _Memory,
     request: Request,
     limit: TimeLimit | None = None,
-) -> list[Claim]:
-    """Hold as many runs as go into one ensemble and can end in time, of the first shape that has any left."""
-    ended = ended_states(plan.policy)
+) -> tuple[list[Claim], bool]:
+    """Hold as many runs as go into one ensemble and can end in time, of the first shape that has any left.
+
+    And whether runs were wanted that others took first: where none is held, time was then not what was missing.
+    """
+    ended, lost = ended_states(plan.policy), False
     for group in _groups(_open_places(plan, curves, memory), store):
         wanted = -(-len(group) // options.peers)
         if limit is not None:
-            wanted = min(wanted, limit.room((place.spec, 1.0 - reached(place, store)) for place in group))
+            wanted = min(wanted, limit.room((place.spec, 1.0 - reached(place, store, plan.policy)) for place in group))
             if wanted == 0:
                 continue
         if options.replicas is not None:
@@ -162,8 +166,9 @@ def _claim_pack(
             _release(claims)
             raise
         if claims:
-            return claims
-    return []
+            return claims, lost
+        lost = True
+    return [], lost
 
 
 def _open_places(plan: Plan, curves: list[CurveState], memory: _Memory) -> list[Place]:

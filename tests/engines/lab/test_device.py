@@ -1,4 +1,4 @@
-"""What the record calls the device."""
+"""What the record calls the device, and how far Python runs ahead of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nugpt.engines.lab.device import cpu_name, device_name
+from nugpt.engines.lab.device import STEPS_AHEAD, Ahead, cpu_name, device_name
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,27 @@ def test_a_cpu_is_called_by_its_model(tmp_path: Path, text: str | None, name: st
 
 def test_the_device_of_this_machine_has_a_name() -> None:
     assert device_name(torch.device("cpu"))
+
+
+def test_python_waits_for_the_step_so_many_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    queued: list[object] = []
+    waited: list[int] = []
+
+    class Event:
+        def __init__(self, blocking: bool) -> None:
+            pass
+
+        def record(self, stream: object) -> None:
+            queued.append(self)
+
+        def synchronize(self) -> None:
+            waited.append(queued.index(self))
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    ahead = Ahead(torch.device("cuda"))
+    for _ in range(STEPS_AHEAD + 3):
+        ahead.step()
+    assert waited == [0, 1, 2]
+    Ahead(torch.device("cpu")).step()
+    assert len(queued) == STEPS_AHEAD + 3

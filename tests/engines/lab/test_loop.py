@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.loop import Progress
 from nugpt.spec import Schedule
 from nugpt.spec.model import parameter_shapes
-from nugpt.spec.record import RunRecord
+from nugpt.spec.record import RunRecord, device_seconds
 from nugpt.spec.run import RunSpec, Start
 from nugpt.store import RunDirectory, Store, latest_checkpoint
 from nugpt.store.checkpoint import steps_in
@@ -252,6 +253,66 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     assert checkpoint_names(directory_of(spec, tmp_path / "full")) == ["step-000000008"]
     train([spec], tmp_path / "full", dataset)
     assert result_of(directory_of(spec, tmp_path / "full")) == result_of(directory_of(spec, tmp_path / "whole"))
+
+
+def clocked(monkeypatch: pytest.MonkeyPatch, each: int = 1) -> Callable[[int], Progress]:
+    """A clock that a step takes a second on, or `each`, and nothing else any; progress that is gone at a step."""
+    from nugpt.engines.lab import loop
+
+    seconds = itertools.count(step=each)
+    now = [next(seconds)]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(now[0]))
+
+    def until(step: int) -> Progress:
+        def tick(at: int) -> None:
+            now[0] = next(seconds)
+            if at == step:
+                raise Gone
+
+        return Progress(step=tick)
+
+    return until
+
+
+def test_the_time_of_an_ensemble_is_that_of_the_runs_in_it(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = clocked(monkeypatch)
+    specs = [make_spec(dataset, seed=seed) for seed in range(4)]
+    with pytest.raises(Gone):
+        train(specs, tmp_path, dataset, until(9))  # the checkpoint is of step 8; what came after it is lost
+    records = [train([spec], tmp_path, dataset, until(-1))[0] for spec in specs]  # and then one by one
+    assert [record.wall_s for record in records] == [24.0] * 4
+    assert [device_seconds(record) for record in records] == [8 / 4 + 16] * 4
+
+
+def test_a_dead_run_s_time_is_no_survivor_s(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = clocked(monkeypatch)
+    calm = [make_spec(dataset, seed=seed) for seed in (0, 1)]
+    records = train([calm[0], make_spec(dataset, lr=1e39), calm[1]], tmp_path, dataset, until(-1))
+    assert [record.status for record in records] == ["done", "diverged", "done"]
+    assert [device_seconds(record) for record in records] == pytest.approx([2 / 3 + 22 / 2, 2 / 3, 2 / 3 + 22 / 2])
+
+
+def test_a_checkpoint_that_does_not_tell_its_share_of_time_goes_on(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.engines.lab import loop
+
+    until, saved = clocked(monkeypatch), loop.save_checkpoint
+
+    def older(path: Path, step: int, model: Any, optimizer: Any, small: dict[str, Any], keep: int) -> Path:
+        return saved(path, step, model, optimizer, {k: v for k, v in small.items() if k != "device_s"}, keep)
+
+    specs = [make_spec(dataset, seed=seed) for seed in (0, 1)]
+    with monkeypatch.context() as before:
+        before.setattr(loop, "save_checkpoint", older)
+        with pytest.raises(Gone):
+            train(specs, tmp_path, dataset, until(9))
+    records = train(specs, tmp_path, dataset, until(-1))
+    assert [device_seconds(record) for record in records] == [12.0, 12.0]
 
 
 # --- divergence
@@ -590,3 +651,23 @@ def test_checkpoints_lie_a_minute_apart_unless_asked_for_by_steps(
     monkeypatch.setattr(loop.time, "monotonic", lambda: 2 * loop.SAVE_APART_S * next(looks))
     loop.execute([spec], Store(tmp_path / "slowly"), dataset, Options(device="cpu"))
     assert saved == list(range(3, 25, 3))  # ten per run, as near as 24 steps allow
+
+
+def test_a_divergence_does_not_put_off_the_checkpoint_of_the_living(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.engines.lab import loop
+
+    calm, wild = make_spec(dataset), make_spec(dataset, lr=1e39)
+    until, saved, original = clocked(monkeypatch, each=20), list[tuple[int, str]](), loop._save
+
+    def note(state: Any, r: int, run: Any, keep: int) -> None:
+        saved.append((state.step, run.spec.hash))
+        original(state, r, run, keep)
+
+    monkeypatch.setattr(loop, "_save", note)
+    options = Options(device="cpu", last_checkpoint=False)
+    records = execute([calm, wild], Store(tmp_path), dataset, options, until(-1))
+    assert [record.status for record in records] == ["done", "diverged"]
+    # A minute is three steps; that the other was found dead after two of them changes nothing.
+    assert saved == [(step, calm.hash) for step in range(3, 24, 3)]

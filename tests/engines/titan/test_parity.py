@@ -83,6 +83,7 @@ def test_same_losses_as_the_lab_engine(mesh: str, place: Place, dataset: TokenDa
         assert mine.lerp[role]["mean_by_block"] == pytest.approx(theirs.lerp[role]["mean_by_block"], abs=SAME)
     assert mine.carried_by["engine"] == "titan"
     assert mine.carried_by["ranks"] == ranks
+    assert mine.carried_by["device_s"] == pytest.approx(ranks * mine.wall_s)
 
 
 def test_the_plain_transformer_with_normed_keys_on_a_full_mesh(

@@ -200,6 +200,9 @@ def test_a_lab_checkpoint_goes_on_in_this_engine(
     assert "step 9/" in said(place.root / "log", 2)[0]
     assert "step 8/" not in said(place.root / "log", 2)[0]
     assert_same(directory, whole)
+    record = directory.record()
+    assert record is not None
+    assert record.wall_s < record.carried_by["device_s"] < 2 * record.wall_s  # on one device, and then on two
 
 
 def test_there_and_back_is_the_same_to_the_bit(

@@ -1,13 +1,34 @@
-"""The device in words, for the record."""
+"""The device in words, for the record; and how far Python may run ahead of it."""
 
 from __future__ import annotations
 
 import platform
 import re
+from collections import deque
 from functools import cache
 from pathlib import Path
 
 import torch
+
+# A GPU that has so many steps to do is never idle; what is queued beyond them holds memory and makes a signal wait.
+STEPS_AHEAD = 4
+
+
+class Ahead:
+    """Keeps Python no more than STEPS_AHEAD steps ahead of a GPU; a CPU does each step as it is asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.queued = device, deque[torch.cuda.Event]()
+
+    def step(self) -> None:
+        """A step was queued: wait for the one so many before it."""
+        if self.device.type != "cuda":
+            return
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        self.queued.append(event)
+        if len(self.queued) > STEPS_AHEAD:
+            self.queued.popleft().synchronize()
 
 
 def device_name(device: torch.device) -> str:

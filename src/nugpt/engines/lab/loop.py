@@ -26,7 +26,7 @@ from nugpt.core.schedule import multiplier
 from nugpt.data import TokenDataset, prefetch
 from nugpt.data.manifest import facts
 from nugpt.data.tokenizer import TOKENIZER_FILE
-from nugpt.engines.lab.device import device_name
+from nugpt.engines.lab.device import Ahead, device_name
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.evaluate import ValidationLoss, ValidationSet, validate
 from nugpt.engines.lab.options import Options
@@ -87,6 +87,7 @@ class _Run:
     checkpoint: Checkpoint | None
     ema: float | None = None
     wall_s: float = 0.0
+    device_s: float = 0.0  # of it, the run's share: the time of an ensemble is that of the runs still in it
     measured_s: float = 0.0  # of it, what measuring took
     train_loss: float | None = None
     by_source: dict[str, float] = field(default_factory=dict)
@@ -196,12 +197,17 @@ def _train(
         """A checkpoint of each of these replicas; the time since the last one is theirs."""
         nonlocal clock, saved_at
         now = time.monotonic()
-        for run in runs:
+        sharing = [run for run in runs if not run.ended]
+        for run in sharing:
             run.wall_s += now - clock
-        for r in replicas:
+            run.device_s += (now - clock) / len(sharing)
+        saved = list(replicas)
+        for r in saved:
             hooks.guard()
             _save(state, r, runs[r], options.keep)
-        clock = saved_at = time.monotonic()
+        clock = time.monotonic()
+        if len(saved) == len(sharing):  # else those that go on are as long without a checkpoint as before
+            saved_at = clock
 
     def finish(replicas: list[int], status: str) -> None:
         """The records of these replicas; a run that was stopped may be taken up again, and needs its checkpoint."""
@@ -212,12 +218,14 @@ def _train(
             runs[r].directory.sync_metrics()
             runs[r].directory.write_record(_record(ensemble, state, r, runs[r], status, options, compiled, dataset))
 
+    ahead = Ahead(device)
     with _stop_signals() as stop:
         batches = _batches([run.spec for run in runs], dataset, state.step, device)
         while state.step < spec.steps:
             tokens, targets = next(batches)
             course = multiplier(spec.schedule, state.step, spec.steps)
             ensemble.train_step(state, tokens, targets, course, micro)
+            ahead.step()
             progress.step(state.step)
             if state.step % log_every == 0 or state.step == spec.steps:
                 _log(ensemble, state, runs, course, progress, hooks.guard)
@@ -286,6 +294,8 @@ def _starting_state(ensemble: Ensemble, runs: list[_Run], starts: dict[str, Chec
         for run, checkpoint in zip(runs, checkpoints, strict=True):
             run.ema, run.wall_s = checkpoint.state["ema"], checkpoint.state["wall_s"]
             run.measured_s = checkpoint.state.get("measured_s", 0.0)
+            # One from before shares were noted does not say with how many it was trained: as with those here now.
+            run.device_s = checkpoint.state.get("device_s", run.wall_s / len(runs))
             run.train_loss, run.val_loss = checkpoint.state["train_loss"], checkpoint.state["val_loss"]
             run.by_source = checkpoint.state["val_loss_by_source"]
         return restored_state(ensemble, checkpoints)
@@ -405,6 +415,7 @@ def _save(state: State, r: int, run: _Run, keep: int) -> None:
         "counters": replica_counters(state, r),
         "ema": run.ema,
         "wall_s": run.wall_s,
+        "device_s": run.device_s,
         "measured_s": run.measured_s,
         "train_loss": run.train_loss,
         "val_loss": run.val_loss,
@@ -460,6 +471,7 @@ def _record(
             "loss": "fused" if ensemble.fused else options.loss,
             "micro_batch": options.micro_batch,
             "replicas": len(ensemble.specs),
+            "device_s": run.device_s,
             "deterministic": options.deterministic,
             "measured": list(options.measure),
             "measured_s": run.measured_s,

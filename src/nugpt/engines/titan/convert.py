@@ -119,6 +119,7 @@ def _ours(small: Mapping[str, Any]) -> dict[str, Any]:
         "spec": small["spec"],
         "counters": {name: course[name] for name in COUNTERS},
         **{name: course[name] for name in CARRIED},
+        **_noted(course),
         "val_loss_by_source": course["by_source"],
     }
 
@@ -126,7 +127,13 @@ def _ours(small: Mapping[str, Any]) -> dict[str, Any]:
 def _theirs(state: Mapping[str, Any]) -> dict[str, Any]:
     """The small state as this engine keeps it."""
     counters = {name: state["counters"][name] for name in COUNTERS}
-    return {**counters, **{name: state[name] for name in CARRIED}, "by_source": state["val_loss_by_source"]}
+    carried = {name: state[name] for name in CARRIED} | _noted(state)
+    return {**counters, **carried, "by_source": state["val_loss_by_source"]}
+
+
+def _noted(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The device's time, which older checkpoints do not tell."""
+    return {"device_s": state["device_s"]} if "device_s" in state else {}
 
 
 def _shape(found: Tensor | None) -> object:

@@ -52,6 +52,7 @@ class Course:
     grad_norm: float = 0.0
     ema: float | None = None
     wall_s: float = 0.0
+    device_s: float = 0.0  # summed over the ranks, which may be others after an interruption
     measured_s: float = 0.0  # of it, what measuring took in the turns before this one
     train_loss: float | None = None
     val_loss: float | None = None
@@ -152,7 +153,9 @@ class RunTrainer(Trainer):
         small = self.checkpointer.restore(self.spec.hash)
         if small is not None:
             self.step = small["step"]
-            self.course = Course(**small["course"])
+            course = small["course"]
+            # One from before devices were counted does not say on how many it was trained: as on those here now.
+            self.course = Course(**({"device_s": course["wall_s"] * self.job.mesh.world} | course))
             self.dataloader.step = self.step
             self.lr_schedulers.load_state_dict({"last_epoch": self.step})
             for scheduler in self.lr_schedulers:
@@ -256,20 +259,25 @@ class RunTrainer(Trainer):
         state = self.course
         state.died_at, state.high = int(self.died_at), int(self.high)
         state.loss_sum, state.grad_norm = float(self.loss_sum), float(self.grad_norm)
-        now = time.monotonic()
-        state.wall_s += now - self.clock
+        self._count_time()
         if self.rank0:
             observer.guard()
         course = vars(state) | {"measured_s": state.measured_s + self.probe.seconds}
         self.checkpointer.write(self.step, {"spec": self.spec.hash, "course": course}, self.job.options.keep)
         self.clock = time.monotonic()
 
+    def _count_time(self) -> None:
+        """The time since the last checkpoint is the run's, on every rank."""
+        took = time.monotonic() - self.clock
+        self.course.wall_s += took
+        self.course.device_s += took * self.job.mesh.world
+
     def _finish(self, status: str, course: float, observer: Observer) -> RunRecord | None:
         """The last row, the last checkpoint and the record; a diverged run's weights are not worth keeping."""
         if status == "diverged":
             if self.course.logged:
                 self._log(course, observer)
-            self.course.wall_s += time.monotonic() - self.clock
+            self._count_time()
         else:
             self._save(observer)
         lerp = {} if status == "diverged" else self.probe.lerp()  # all ranks: it gathers
@@ -331,6 +339,7 @@ class RunTrainer(Trainer):
             "micro_batch": mesh.micro_batch,
             "activations": options.activations,
             "replicas": 1,
+            "device_s": self.course.device_s,
             "deterministic": False,
             "measure": list(self.probe.kinds),
             "measured_s": self.course.measured_s + self.probe.seconds,
