@@ -187,18 +187,22 @@ def test_a_plan_survives_a_killed_worker_a_preemption_and_a_lost_node(
     cluster: Cluster, data: Path, tmp_path: Path
 ) -> None:
     # A run lasts longer than SLURM takes to preempt it.
-    steps, store, whole = 2400, tmp_path / "runs", tmp_path / "whole"
+    steps, store, whole = 1800, tmp_path / "runs", tmp_path / "whole"
     plan = store / "plans" / "plan"
     command = [sys.executable, "-m", "nugpt", *sweep(data, store, steps, "--workers", "3")]
     with open(tmp_path / "sweep.log", "wb") as log:
         sweeping = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    found: dict[tuple[int, str], int] = {}  # how far a run was when its worker was first seen with it
 
     def training(node: str, but: Process | None = None) -> Process | None:
         """The worker on this node, if it is in the midst of a run that it will not end at once."""
         for worker in workers(plan):
             run_name = held_by(store, worker)
             if worker.node == node and worker != but and run_name:
-                return worker if 0 < last_steps(store).get(run_name, 0) < 0.4 * steps else None
+                step = last_steps(store).get(run_name, 0)
+                # Taken over from a worker that was killed, it has steps before this one has trained any.
+                return worker if found.setdefault((worker.pid, run_name), step) < step < 0.5 * steps else None
         return None
 
     first, second = until(lambda: both(training("n1"), training("n2")), "a task trains on each node")
