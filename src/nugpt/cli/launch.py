@@ -16,9 +16,8 @@ from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text, spent_tex
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
-from nugpt.spec.record import worker_seconds
 from nugpt.spec.run import run_flops
-from nugpt.sweep.cost import expected_seconds, refined, told, total_seconds
+from nugpt.sweep.cost import refined, told, total_seconds
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
@@ -29,6 +28,7 @@ EXECUTORS = ("local", "slurm")
 LEAVING_S = 5.0  # of a time limit, for a worker to look once more at every plan and go
 # Where an estimate comes from while the store has no record of the device.
 ASSUMED = {"cpu": "as first measured on one core", "cuda": "as first measured on one H200"}
+ENOUGH_RUNS = 200  # of a store, to estimate by
 
 
 @dataclass(frozen=True)
@@ -148,24 +148,13 @@ def _slower(store: Path, device_type: str) -> tuple[float, str]:
 
     A ratio and not a rate: a store's runs may be of other shapes, and small ones waste more of a device.
     """
+    from itertools import islice
     from statistics import median
 
     from nugpt.store import Store
+    from nugpt.sweep.pace import slowness
 
-    ratios = []
-    for run in Store(store).runs():
-        try:
-            record = run.record()
-            if record is None or record.carried_by.get("device_type") != device_type or record.wall_s <= 0:
-                continue
-            share = record.steps / run.spec().steps  # a diverged run's time is that of its steps
-            expected = share * expected_seconds(run.spec(), device_type)
-        except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
-            continue
-        if expected > 0:
-            ratios.append(worker_seconds(record) / expected)
-        if len(ratios) >= 200:
-            break
+    ratios = [found for _, found in islice(slowness(Store(store).runs(), device_type), ENOUGH_RUNS)]
     if ratios:
         return median(ratios), f"by {counted(len(ratios), 'run')} of this store"
     return 1.0, f"{ASSUMED[device_type]}: no run to go by yet"

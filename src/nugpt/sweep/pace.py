@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 
 from nugpt.spec.record import RunRecord, worker_seconds
 from nugpt.spec.run import RunSpec, Shape, shape_of
-from nugpt.store.run_directory import Store
+from nugpt.store.run_directory import RunDirectory, Store
 from nugpt.sweep.cost import expected_seconds
 
 MARGIN = 1.25  # on an estimate: runs of one shape differ less, an ensemble of few replicas takes more for each
 # Seconds of an ensemble beside its steps, before one was seen here: 27 s on an H200 that had compiled nothing yet.
 START_S = {"cuda": 30.0, "cpu": 3.0}
 MOST_RECORDS = 2000  # of a store: enough to know its shapes
+
+
+def slowness(runs: Iterable[RunDirectory], device_type: str) -> Iterator[tuple[RunSpec, float]]:
+    """How many times as long as expected each of these runs took, of those that ended on such a device."""
+    for run in runs:
+        try:
+            record = run.record()
+            found = _slowness(run.spec(), record, device_type) if record is not None else None
+            if found is not None:
+                yield run.spec(), found
+        except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
+            continue
+
+
+def _slowness(spec: RunSpec, record: RunRecord, device_type: str) -> float | None:
+    """A diverged run's time is that of its steps."""
+    expected = record.steps / spec.steps * expected_seconds(spec, device_type)
+    if record.carried_by.get("device_type") != device_type or record.wall_s <= 0 or expected <= 0:
+        return None
+    return worker_seconds(record) / expected
 
 
 @dataclass
@@ -31,20 +51,15 @@ class Pace:
     def of(cls, store: Store, device_type: str) -> Pace:
         """As the store's records tell."""
         pace = cls(device_type)
-        for run in islice(store.runs(), MOST_RECORDS):
-            try:
-                record = run.record()
-                if record is not None:
-                    pace.saw(run.spec(), record)
-            except ValueError:  # a spoiled file is `status`'s to name; it must not keep other plans from running
-                continue
+        for spec, found in slowness(islice(store.runs(), MOST_RECORDS), device_type):
+            pace.ratios.setdefault(shape_of(spec), []).append(found)
         return pace
 
     def saw(self, spec: RunSpec, record: RunRecord) -> None:
-        """Learn from a run's time, if it was taken on such a device; a diverged run's is that of its steps."""
-        expected = record.steps / spec.steps * expected_seconds(spec, self.device_type)
-        if record.carried_by.get("device_type") == self.device_type and record.wall_s > 0 and expected > 0:
-            self.ratios.setdefault(shape_of(spec), []).append(worker_seconds(record) / expected)
+        """Learn from a run's time, if it was taken on such a device."""
+        found = _slowness(spec, record, self.device_type)
+        if found is not None:
+            self.ratios.setdefault(shape_of(spec), []).append(found)
 
     def started(self, took: float, records: Sequence[RunRecord]) -> None:
         """Learn what an ensemble that was trained from its first step took beside its steps."""

@@ -5,28 +5,17 @@ On a GPU the kernels run as they are; elsewhere Triton interprets them.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
+from tests.kernels.fused.tensors import DEVICE, DTYPES, made
 from torch import Tensor
 from torch.nn import functional
 
 pytestmark = [pytest.mark.triton]
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
-
-DTYPES = [torch.float32, torch.bfloat16]
 # A result is rounded once to its dtype (by the interpreter towards zero); float32 sums of a few hundred numbers are
 # good to a few 1e-6.
 BOUNDS = {torch.float32: 5e-6, torch.bfloat16: 6e-3}
-
-
-def made(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(hash((shape, seed)) % 2**31)
-    return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
 
 
 def assert_close(found: Tensor, truth: Tensor, dtype: torch.dtype, what: str = "") -> None:

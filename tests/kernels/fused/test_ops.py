@@ -5,29 +5,19 @@ On a GPU the kernels run as they are; elsewhere Triton interprets them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 import torch
+from tests.kernels.fused.tensors import DEVICE, DTYPES, made
 from torch import Tensor
 from torch.nn import functional
 
 pytestmark = [pytest.mark.triton]
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
-
-DTYPES = [torch.float32, torch.bfloat16]
 # float32 sums of a few hundred numbers are good to a few 1e-6. In bfloat16 a result has gone through up to three
 # roundings of 2^-9 (towards zero in the interpreter), each of a different tensor.
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 1.2e-2}
-
-
-def made(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(1000 * seed + sum(shape))
-    return torch.randn(shape, generator=generator).to(DEVICE, dtype)
 
 
 def number(value: float) -> Tensor:

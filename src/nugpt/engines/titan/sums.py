@@ -5,11 +5,11 @@ They notice damage, not ill will: whoever can change a file can change its check
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nugpt.data.shards import file_sha256
 from nugpt.store.atomic import read_json, write_json
 
 SUMS_FILE = "sums.json"
@@ -19,7 +19,7 @@ Sums = dict[str, dict[str, Any]]  # by file name: bytes, sha256
 
 def sums_of(files: Iterable[Path]) -> Sums:
     """The size and checksum of each of these files."""
-    return {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files}
+    return {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in files}
 
 
 def own_files(directory: Path, rank: int) -> list[Path]:
@@ -49,7 +49,7 @@ def check_sums(directory: Path, part: int = 0, parts: int = 1) -> None:
         raise ValueError(f"checkpoint file {path} holds no checksums")
     for number, (name, wanted) in enumerate(sorted(sums.items())):
         _check_size(directory / name, wanted)
-        if number % parts == part and _sha256(directory / name) != wanted.get("sha256"):
+        if number % parts == part and file_sha256(directory / name) != wanted.get("sha256"):
             raise ValueError(f"checkpoint file {directory / name} does not match its checksum")
 
 
@@ -60,8 +60,3 @@ def _check_size(path: Path, wanted: Mapping[str, Any]) -> None:
         raise ValueError(
             f"checkpoint file {path} has {path.stat().st_size:,} bytes, but was written with {wanted.get('bytes')}"
         )
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
