@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 import torch
@@ -148,21 +147,6 @@ def test_weights_changed_from_outside_are_seen() -> None:
     assert_the_step_sees_its_weights()
     ensemble.token_losses(plain.initial_state().params, tokens, targets)  # other weights in between
     assert_the_step_sees_its_weights()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", ["padded heads", "plain"])
-def test_a_second_stream_changes_nothing(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nugpt.engines.lab import aside
-
-    model = replace(SHAPES[shape], n_layers=6, seq_len=256, vocab_size=500)  # enough for streams to run apart
-    specs = specs_of(model, 16)
-    found = []
-    for wanted in (False, True):
-        monkeypatch.setattr(aside, "WANTED", wanted)
-        found.append(train(specs, "fused", 8, 8)[1])  # two pieces a step; captured from the third on
-    for name, p in found[0].params.items():
-        torch.testing.assert_close(p, found[1].params[name], rtol=1e-4, atol=1e-5)  # attention's sums have no order
 
 
 def test_a_subset_goes_on_as_if_alone() -> None:

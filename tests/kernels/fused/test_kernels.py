@@ -196,13 +196,15 @@ def test_loss_and_its_gradients(
 ) -> None:
     from nugpt.kernels import cross_entropy
     from nugpt.kernels.fused import loss
+    from nugpt.kernels.fused.tile import Tiling
 
     R, N, D, V = 2, 11, 24, 4500
     if held is not None:  # of three replicas: three parts of 128, 128 and 44 tokens each; two replicas, then one
         R, N, V = 3, 300, 90
         monkeypatch.setattr(loss, "CHUNK_LOGITS", held)
-    if not whole:
+    if not whole:  # five parts of a row, and several rows for a program
         monkeypatch.setattr(loss, "WHOLE_ROW", 16)
+        monkeypatch.setitem(loss.TILINGS, "long softmax", Tiling(1024, resident=1))
     assert len(loss._pieces(R, N, V)) == pieces
     h, W, s = made(R, N, D, dtype=dtype), made(R, V, D, seed=1), made(R, V, seed=2)
     s[0, 3] = 0.0  # a scale of zero still has a gradient
@@ -222,9 +224,12 @@ def test_loss_and_its_gradients(
         assert float((x.double() - t).norm() / t.norm()) < bound, name
 
 
-def test_logits_that_overflow_an_exponential_are_fine() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_logits_that_overflow_an_exponential_are_fine(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from nugpt.kernels.fused import loss
 
+    if not whole:
+        monkeypatch.setattr(loss, "WHOLE_ROW", 16)
     h = torch.full((1, 2, 8), 30.0, device=DEVICE)
     W = torch.full((1, 40, 8), 1.0, device=DEVICE)
     W[0, 7] = 2.0

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from nugpt.core.baseline import RMS_EPS
 from nugpt.core.rope import rope_angles
-from nugpt.engines.lab.aside import Aside
 from nugpt.kernels.fused.adam import Course, Place, Settings, lengths, update_
 from nugpt.kernels.fused.add_norm import add_norm, add_norm_backward
 from nugpt.kernels.fused.attention import attend, attend_backward, fastest
@@ -93,7 +92,6 @@ class Program:
             "mlp.W_nu": ("up", Place(M)),
             "mlp.W_oMLP": ("down", Place(columns=True)),
         }
-        self.aside = Aside(device)
         self.attention, self.spare = "", False  # the kernel's name, and what is kept: known once a batch's shape is
 
     def refresh_(self, params: Params) -> None:
@@ -118,7 +116,7 @@ class Program:
         self, params: Params, tokens_RN: Tensor, targets_RN: Tensor, weight: float
     ) -> tuple[Tensor, Gradients]:
         """The loss of every token, and the gradient of weight·Σ losses for every parameter."""
-        order = self.aside.run(lambda: embedding_order(tokens_RN, self.config.vocab_size))
+        order = embedding_order(tokens_RN, self.config.vocab_size)
         low, kept = self.forward(params, tokens_RN, keep=True)
         losses, d_low, d_weight = token_losses_and_gradients(low, self.unembedding(params), targets_RN, weight)
         grads = Gradients()
@@ -128,7 +126,6 @@ class Program:
         if "s_z.stored" in params:
             grads.of["s_z.stored"] = d_scale
         d_h, d_rest = self.backward(params, kept, d_low, grads)
-        self.aside.join()
         grads.of["E_in.weight"] = embed_backward(d_h, d_rest, *order)
         return losses, grads
 
@@ -188,13 +185,13 @@ class Program:
         """The gradient of the low state, and of s_qk."""
         qkv, turned, o, saved = kept
         copies, block = self.copies[i], f"blocks.{i}.attention."
-        grads.of[f"{block}W_O.weight"] = self.aside.product(d_branch.mT, o.reshape(*low.shape[:2], -1))
+        grads.of[f"{block}W_O.weight"] = product(d_branch.mT, o.reshape(*low.shape[:2], -1))
         d_o = product(d_branch, copies.out).view(o.shape)
         q, k = turned or rotate_scale(qkv, self.heads, stored, gain, self.cos, self.sin)
         d_qkv = attend_backward(self.attention, d_o, q, k, self.heads.split(qkv)[2], o, saved, scale)
         del d_o, q, k, turned
         dx, d_stored = rotate_scale_backward(d_qkv, qkv, self.heads, stored, gain, self.cos, self.sin)
-        grads.of[f"{block}W_q.weight"] = self.aside.product(dx.mT, low)  # of W_k and W_v too
+        grads.of[f"{block}W_q.weight"] = product(dx.mT, low)  # of W_k and W_v too
         return product(dx, copies.qkv), d_stored
 
     def _mlp(self, low: Tensor, i: int, scales: Scales | None, constant: float) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -221,9 +218,9 @@ class Program:
         del d_gated
         gated = again if gated is None else gated
         assert gated is not None
-        grads.of[f"{block}W_oMLP.weight"] = self.aside.product(d_branch.mT, gated)
+        grads.of[f"{block}W_oMLP.weight"] = product(d_branch.mT, gated)
         del gated, again
-        grads.of[f"{block}W_u.weight"] = self.aside.product(dx.mT, low)  # of W_ν too
+        grads.of[f"{block}W_u.weight"] = product(dx.mT, low)  # of W_ν too
         return product(dx, self.copies[i].up), d_scales
 
 
@@ -293,7 +290,6 @@ class Normalized(Program):
             del low_A, attended
             assert d_s_qk is not None
             grads.of[f"{block}attention.s_qk.stored"] = d_s_qk
-            self.aside.turn()
         assert d_h is not None
         return d_h, d_low
 
@@ -351,7 +347,6 @@ class Prenorm(Program):
             assert d_branch is not None
             d_low, _ = self._attend_backward(d_branch, low_A, attended, i, None, None, scale, grads)
             d_h, d_branch = self._norm_backward(params, d_h, d_low, h, f"blocks.{i}.norm_A", i > 0, grads)
-            self.aside.turn()
         return d_h, None
 
 

@@ -116,7 +116,6 @@ class FusedStep:
                 with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
                     self._run(state, _unjudged)
             self.program.losses(state.params, *pieces)
-        self.program.aside.join()  # where something failed, it has not been
 
     def _follow(self, params: dict[str, Tensor]) -> None:
         """Make the copies those of these parameters, unless they are; the updates keep them so."""

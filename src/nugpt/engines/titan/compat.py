@@ -100,11 +100,27 @@ def sum_gradients_unscaled(model: torch.nn.Module) -> None:
 
 def keep_head_gathered(model: Any) -> None:
     """torch 2.11's FSDP2 does not know that of modules sharded together one may run later, as TorchTitan's chunked loss
-    runs a Llama's head: it frees the norm's weights too before they have had their backward pass. Until torch 2.13.
+    runs a Llama's head: it frees the norm's weights too before they have had their backward pass, and then finds the
+    head's gradient, summed over chunks in float32, beside the norm's in bfloat16. Until torch 2.13.
     """
     state = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_state").FSDPState
     if not hasattr(state, "_force_complete_incomplete_states"):
         _set(model.lm_head, "reshard", _answering(None))  # the end of the backward pass frees them anyway
+        sum_gradients_alike(model.lm_head._get_fsdp_state()._fsdp_param_group)
+
+
+def sum_gradients_alike(group: Any) -> None:
+    """Have every gradient of FSDP2's group in the dtype of sums before they are reduced. Until torch 2.13."""
+    reduce = group.post_backward
+
+    def post_backward(*arguments: Any) -> Any:
+        for parameter in group.fsdp_params:
+            if hasattr(parameter, "_unsharded_param"):
+                parameter.accumulate_unsharded_grad_if_needed()  # what came since to what is summed already
+                parameter.to_accumulated_grad_if_needed()  # and what is not summed yet
+        return reduce(*arguments)
+
+    _set(group, "post_backward", post_backward)
 
 
 def _cpu_module() -> types.ModuleType:

@@ -241,8 +241,8 @@ def update_(
 
 
 def _column_tile(columns: int, replicas: int, device: torch.device) -> tuple[int, int]:
-    """The widest tile of which there are two for every multiprocessor, else the narrowest."""
-    enough = 2 * multiprocessors(device)
+    """The widest tile of which there is one for every other multiprocessor, else the narrowest."""
+    enough = multiprocessors(device) // 2
     found = (tile for tile in COLUMN_TILES if triton.cdiv(columns, tile[1]) * replicas >= enough)
     return next(found, COLUMN_TILES[-1])
 

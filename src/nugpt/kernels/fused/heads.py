@@ -218,7 +218,8 @@ def _tile(heads: Heads, together: int, kernel: str) -> tuple[int, int, int, int]
     tiling = TILINGS[kernel]
     block, across = triton.next_power_of_2(heads.width // 2), gcd(together, tiling.side)
     rows = max(1, tiling.numbers // (across * block))
-    return rows, across, block, warps_for(rows * across * block, kernel)
+    aligned = gcd(heads.width // 2, tiling.per_thread)  # as many as lie aligned in every head
+    return rows, across, block, warps_for(rows * across * block, aligned)
 
 
 def rotate_scale(

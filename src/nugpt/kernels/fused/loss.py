@@ -14,49 +14,62 @@ from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.product import product, product_into
-from nugpt.kernels.fused.tile import TILINGS, row_tile, warps_for
+from nugpt.kernels.fused.tile import TILINGS, row_tile, walkers, warps_for
 
 # Numbers held at a time, 0.8 GiB in bfloat16. Every piece of a replica reads and writes the whole gradient of its
 # unembedding, so twice as many would save about 0.4 % of a step at the paper's shape, and take it above 20 GiB.
 CHUNK_LOGITS = 13 * 2**25
-WHOLE_ROW = 16384  # a vocabulary up to this is read once
+WHOLE_ROW = 16384  # logits of a token that a program can hold
 
 
 @triton.jit
-def _softmax_in_place(
-    logits, targets, losses, weight, n, N, V, start, GRADIENT: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr
-):
+def _softmax_in_place(logits, targets, losses, weight, n, N, V, start, GRADIENT: tl.constexpr, BLOCK: tl.constexpr):
     row, r = tl.program_id(0), tl.program_id(1)
     base = logits + (r.to(tl.int64) * n + row) * V
     place = r.to(tl.int64) * N + start + row
     cols = tl.arange(0, BLOCK)
-    if WHOLE:  # asked for before the target, whose logit waits for it
-        z = tl.load(base + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
+    # Asked for before the target, whose logit waits for it.
+    z = tl.load(base + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
     target = tl.load(targets + place)
     at_target = tl.load(base + target).to(tl.float32)
-    if WHOLE:
-        highest = tl.max(z, 0)
-        summed = tl.sum(tl.exp(z - highest), 0)
-    else:
-        highest = float("-inf")
-        summed = 0.0
-        for first in range(0, V, BLOCK):
-            z = tl.load(base + first + cols, mask=first + cols < V, other=float("-inf")).to(tl.float32)
-            higher = tl.maximum(highest, tl.max(z, 0))
-            summed = summed * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher), 0)
-            highest = higher
-    lse = highest + tl.log(summed)
+    highest = tl.max(z, 0)
+    lse = highest + tl.log(tl.sum(tl.exp(z - highest), 0))
     tl.store(losses + place, lse - at_target)
     if GRADIENT:
-        if WHOLE:
-            d = (tl.exp(z - lse) - tl.where(cols == target, 1.0, 0.0)) * weight
-            tl.store(base + cols, d.to(logits.dtype.element_ty), mask=cols < V)
-        else:
+        d = (tl.exp(z - lse) - tl.where(cols == target, 1.0, 0.0)) * weight
+        tl.store(base + cols, d.to(logits.dtype.element_ty), mask=cols < V)
+
+
+@triton.jit(do_not_specialize=["P"])
+def _long_softmax_in_place(
+    logits, targets, losses, weight, n, N, V, start, P, GRADIENT: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr
+):
+    """Rows too long to be held. Few at a time are under way: the second pass finds them in the cache."""
+    r = tl.program_id(1)
+    cols = tl.arange(0, BLOCK // EACH)[:, None] * EACH + tl.arange(0, EACH)[None, :]
+    for row in range(tl.program_id(0), n, P):
+        base = logits + (r.to(tl.int64) * n + row) * V
+        place = r.to(tl.int64) * N + start + row
+        target = tl.load(targets + place)
+        at_target = tl.load(base + target).to(tl.float32)
+        # Each thread has a maximum and a sum of its own, so that threads meet once a row.
+        highest = tl.full((BLOCK // EACH,), -1e30, tl.float32)
+        summed = tl.zeros((BLOCK // EACH,), tl.float32)
+        for first in range(0, V, BLOCK):
+            at = first + cols
+            z = tl.load(base + at, mask=at < V, other=float("-inf"), eviction_policy="evict_last").to(tl.float32)
+            higher = tl.maximum(highest, tl.max(z, 1))
+            summed = summed * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher[:, None]), 1)
+            highest = higher
+        top = tl.max(highest, 0)
+        lse = top + tl.log(tl.sum(summed * tl.exp(highest - top), 0))
+        tl.store(losses + place, lse - at_target)
+        if GRADIENT:
             for first in range(0, V, BLOCK):
                 at = first + cols
-                z = tl.load(base + at, mask=at < V, other=float("-inf")).to(tl.float32)
+                z = tl.load(base + at, mask=at < V, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
                 d = (tl.exp(z - lse) - tl.where(at == target, 1.0, 0.0)) * weight
-                tl.store(base + at, d.to(logits.dtype.element_ty), mask=at < V)
+                tl.store(base + at, d.to(logits.dtype.element_ty), mask=at < V, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -113,14 +126,17 @@ def unscale_(grad_RVD: Tensor, weight_RVD: Tensor, stored_RV: Tensor, gain_R: Te
 def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: int, weight: float | None) -> None:
     """The chunk's losses; with a weight, the logits become weight times the gradient of their loss."""
     R, n, V = logits_RnV.shape
-    whole = V <= WHOLE_ROW
-    block = triton.next_power_of_2(V) if whole else TILINGS["softmax"].numbers
-    warps = max(4, warps_for(block, "softmax"))
-    launch(
-        _softmax_in_place, (n, R),
-        logits_RnV, targets_RN, losses_RN, weight or 0.0, n, targets_RN.shape[1], V, start, weight is not None, whole,
-        block, num_warps=warps,
-    )  # fmt: skip
+    N, gradient = targets_RN.shape[1], weight is not None
+    operands = (logits_RnV, targets_RN, losses_RN, weight or 0.0, n, N, V, start)
+    if V <= WHOLE_ROW:
+        block = triton.next_power_of_2(V)
+        warps = max(4, warps_for(block, TILINGS["softmax"].per_thread))
+        launch(_softmax_in_place, (n, R), *operands, gradient, block, num_warps=warps)
+    else:
+        tiling = TILINGS["long softmax"]
+        block, warps = tiling.numbers, warps_for(tiling.numbers, tiling.per_thread)
+        P = walkers(n, R, logits_RnV.device, warps, "long softmax")
+        launch(_long_softmax_in_place, (P, R), *operands, P, gradient, block, 8, num_warps=warps)
 
 
 def _pieces(R: int, N: int, V: int) -> list[tuple[slice, slice]]:

@@ -117,7 +117,7 @@ Scales = tuple[Tensor, Tensor, Tensor, Tensor]  # stored and gain of s_u, stored
 def _tile(kernel: str) -> tuple[int, int, int]:
     """Rows, columns and warps of a tile."""
     tiling = TILINGS[kernel]
-    return tiling.numbers // tiling.side, tiling.side, warps_for(tiling.numbers, kernel)
+    return tiling.numbers // tiling.side, tiling.side, warps_for(tiling.numbers, tiling.per_thread)
 
 
 def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:

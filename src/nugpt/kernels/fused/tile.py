@@ -27,15 +27,16 @@ class Tiling:
 # Data, so that a benchmark can try others; every choice gives the same result up to the order of sums.
 TILINGS: dict[str, Tiling] = {
     "rows": Tiling(),
-    "lerp": Tiling(),
+    "lerp": Tiling(1024),
     "lerp backward": Tiling(stages=3, resident=32),
     "add_norm": Tiling(),
     "add_norm backward": Tiling(stages=3, resident=32),
-    "heads": Tiling(2048, per_thread=8, side=4),
-    "heads backward": Tiling(1024, per_thread=8, side=4),
+    "heads": Tiling(1024, per_thread=8, side=4),
+    "heads backward": Tiling(1024, per_thread=8),
     "swiglu": Tiling(side=128),
     "swiglu backward": Tiling(side=128, stages=3),
-    "softmax": Tiling(4096),  # of a row that does not fit
+    "softmax": Tiling(per_thread=32),
+    "long softmax": Tiling(8192, per_thread=8),
 }
 
 
@@ -44,17 +45,17 @@ def row_tile(width: int, kernel: str = "rows") -> tuple[int, int, int]:
     tiling = TILINGS[kernel]
     block = triton.next_power_of_2(width)
     rows = max(1, tiling.numbers // block)
-    return rows, block, warps_for(rows * block, kernel)
+    return rows, block, warps_for(rows * block, tiling.per_thread)
 
 
-def warps_for(numbers: int, kernel: str) -> int:
+def warps_for(numbers: int, per_thread: int) -> int:
     """The warps that work on a tile of so many numbers, a power of two."""
-    return max(1, min(16, numbers // (32 * TILINGS[kernel].per_thread)))
+    return max(1, min(32, numbers // (32 * per_thread)))
 
 
 def walkers(tiles: int, replicas: int, device: torch.device, warps: int, kernel: str) -> int:
     """How many programs per replica share the tiles, so that all replicas together fill the chip."""
-    programs = TILINGS[kernel].resident // warps * multiprocessors(device)
+    programs = max(1, TILINGS[kernel].resident // warps) * multiprocessors(device)
     return max(1, min(tiles, -(-programs // replicas)))
 
 
