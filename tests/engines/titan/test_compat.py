@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from tests.engines.titan.ranks import Place, make_run, rows
 
 from nugpt.data import TokenDataset
@@ -64,7 +66,12 @@ def test_each_shim_says_when_it_can_go() -> None:
     source = Path(compat.__file__).read_text(encoding="utf-8")
     shims = [name for name in vars(compat) if name.startswith(("_name_", "_stand_in_for", "_set_device"))]
     assert len(shims) >= 4
-    later = ["quiet", "sum_gradients_unscaled", "keep_head_gathered"]  # for what is there already
+    later = [
+        "quiet",
+        "sum_gradients_unscaled",
+        "keep_head_gathered",
+        "sum_gradients_alike",
+    ]  # for what is there already
     assert all("Until" in (getattr(compat, name).__doc__ or "") for name in [*shims, *later])
     assert all(f"    {name}(" in source[source.index("def prepare") : source.index("def _name")] for name in shims)
 
@@ -76,3 +83,39 @@ def test_shims_are_in_one_file_alone() -> None:
     for path in Path(compat.__file__).parent.glob("*.py"):
         found = [word for word in words if word in path.read_text(encoding="utf-8")]
         assert found == (list(words) if path.name == "compat.py" else []), path.name
+
+
+class Sharded:
+    """A parameter of FSDP2's group, with the two operations of torch's own class that the shim calls."""
+
+    def __init__(self, grad: torch.Tensor | None, summed: torch.Tensor | None = None) -> None:
+        self._unsharded_param = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.grad, self.unsharded_accumulated_grad = grad, summed
+
+    def accumulate_unsharded_grad_if_needed(self) -> None:
+        if self.unsharded_accumulated_grad is not None and self.grad is not None:
+            self.unsharded_accumulated_grad = self.unsharded_accumulated_grad + self.grad
+            self.grad = None
+
+    def to_accumulated_grad_if_needed(self) -> None:
+        if self.grad is not None and self.grad.dtype != torch.float32:
+            self.grad, self.unsharded_accumulated_grad = None, self.grad.float()
+
+
+def test_gradients_that_are_reduced_together_have_one_dtype() -> None:
+    from nugpt.engines.titan.compat import sum_gradients_alike
+
+    low, high = torch.tensor([1.0, 2.0], dtype=torch.bfloat16), torch.tensor([0.5, 0.25])
+    group = SimpleNamespace(fsdp_params=[Sharded(low), Sharded(low, high), Sharded(None, high), Sharded(None)])
+    reduced: list[list[torch.Tensor | None]] = []
+    group.post_backward = lambda *_: reduced.append([p.unsharded_accumulated_grad for p in group.fsdp_params])
+    sum_gradients_alike(group)
+    group.post_backward()
+    ((norm, head, only, none),) = reduced
+    assert only is high
+    assert none is None
+    assert norm is not None
+    assert head is not None
+    assert norm.dtype == head.dtype == torch.float32
+    assert [norm.tolist(), head.tolist()] == [[1.0, 2.0], [1.5, 2.25]]
+    assert all(p.grad is None for p in group.fsdp_params)

@@ -73,11 +73,12 @@ def _set_device(device_type: str) -> None:
 
 
 def quiet() -> None:
-    """TorchTitan's lines and two warnings of torch are about what we do not use. Until TorchTitan says less."""
+    """TorchTitan's lines and a few warnings of torch are about what we do not use. Until TorchTitan says less."""
     for theirs in (
         "DTensor random operators",  # initial values come from our generators
         "DTensor manual_seed",
         "To get the last learning rate",  # TorchTitan's way to take the schedule up again
+        r"barrier\(\): using the device",  # the one that each rank has set before
     ):
         warnings.filterwarnings("ignore", message=theirs)
     logging.getLogger().setLevel(logging.WARNING)  # the logger that TorchTitan uses
