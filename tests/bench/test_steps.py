@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from nugpt.bench import timing
+from nugpt.bench import steps, timing
 from nugpt.bench.steps import Shape, bench_pair, host_shapes, lab_shapes, paper_shapes
 from nugpt.bench.timing import ceilings, timed
 from nugpt.engines.lab.options import Options
@@ -20,7 +22,7 @@ def test_the_median_and_the_spread_of_known_times(monkeypatch: pytest.MonkeyPatc
     calls = []
     found = timed(lambda: calls.append(1), CPU, runs=4, warm_up=2)
     assert len(calls) == 6
-    assert found.runs == 4
+    assert found.figures()["runs"] == 4
     assert (found.median, found.low, found.high) == pytest.approx((4.0, 1.0, 9.0))
 
 
@@ -30,7 +32,10 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         Shape("small", model, 2, 3),
         Shape("small", ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), 2, 3),
     )
-    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), runs=2)
+    said: list[str] = []
+    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), 3, said.append)
+    assert said == [f"small: νGPT {ours['ms']['median']:.2f} ms, plain {plain['ms']['median']:.2f} ms"]
+    assert ours["ms"]["runs"] == plain["ms"]["runs"] == 3
     assert (ours["architecture"], plain["architecture"]) == ("normalized", "prenorm")
     tokens, ms = 3 * 2 * 16, ours["ms"]["median"]
     assert ours["tokens_per_step"] == tokens
@@ -40,6 +45,24 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours["against_plain"] == pytest.approx(plain["ms"]["median"] / ms)
     assert ours["kernels"] == "plain"
     assert 2.0 < ours["loss"] < 5.0  # log 32 is 3.5: steps were really taken
+
+
+def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelConfig(1, 2, 8, 32, 16, d_mlp=24)
+    made: list[str] = []
+
+    class Tight(steps.Trained):
+        def __init__(self, shape: Shape, *rest: Any) -> None:
+            made.append(shape.model.architecture)
+            if made == ["normalized", "prenorm"]:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            super().__init__(shape, *rest)
+
+    monkeypatch.setattr(steps, "Trained", Tight)
+    pair = (Shape("s", model, 2), Shape("s", ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), 2))
+    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), 3)
+    assert made == ["normalized", "prenorm", "prenorm"]
+    assert [ours["ms"]["runs"], plain["ms"]["runs"]] == [3, 3]
 
 
 @pytest.mark.parametrize("shapes", [paper_shapes, lab_shapes, host_shapes])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from nugpt.bench.timing import timed
+from nugpt.bench.timing import Timing, timed
 from nugpt.engines.lab.ensemble import Ensemble
 from nugpt.engines.lab.options import Options
 from nugpt.spec import load_table
@@ -17,6 +18,7 @@ from nugpt.spec.resolve import Base, Extent
 from nugpt.spec.run import RunSpec
 
 TABLES = {"normalized": "nugpt", "prenorm": "prenorm-completep"}
+WARM_UP = 5  # steps before any counts: the whole step is one graph by then
 
 
 @dataclass(frozen=True)
@@ -55,61 +57,110 @@ def host_shapes(architecture: str) -> list[Shape]:
     return [Shape(f"d_model 96, R = {replicas}", model, 4, replicas) for replicas in (1, 4)]
 
 
-def bench_step(shape: Shape, device: torch.device, options: Options, runs: int = 10) -> dict[str, Any]:
-    """One shape: milliseconds per step and replica, tokens per second, TFLOP/s, peak memory, time to the first step."""
-    model, R = shape.model, shape.replicas
-    base = Base.of(Extent.of(model, 1000, shape.batch))
-    precision = "bfloat16" if device.type == "cuda" else "float32"
-    table = load_table(TABLES[model.architecture])
-    specs = [
-        RunSpec(model, table, base, 2**-9, 1000, shape.batch, "0" * 16, precision=precision, seed=r) for r in range(R)
-    ]
-    kernels = options.kernels_on(device, model.architecture)
-    compiled = options.compiles(device, kernels)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    begun = time.perf_counter()
-    ensemble = Ensemble(specs, device, options.attention, options.loss, compiled, kernels)
-    state = ensemble.initial_state()
-    generator = torch.Generator(device).manual_seed(0)
-    tokens, targets = (
-        torch.randint(model.vocab_size, (R, shape.batch, model.seq_len), device=device, generator=generator)
-        for _ in range(2)
-    )
+class Trained:
+    """A shape that is being trained, ready to be timed."""
 
-    def step() -> None:
-        ensemble.train_step(state, tokens, targets, 1.0, options.micro_batch or shape.batch)
+    def __init__(self, shape: Shape, device: torch.device, options: Options) -> None:
+        self.shape, self.device = shape, device
+        model, R = shape.model, shape.replicas
+        base = Base.of(Extent.of(model, 1000, shape.batch))
+        precision = "bfloat16" if device.type == "cuda" else "float32"
+        table = load_table(TABLES[model.architecture])
+        specs = [
+            RunSpec(model, table, base, 2**-9, 1000, shape.batch, "0" * 16, precision=precision, seed=r)
+            for r in range(R)
+        ]
+        self.kernels = options.kernels_on(device, model.architecture)
+        self.compiled = options.compiles(device, self.kernels)
+        held = self._memory(torch.cuda.memory_allocated)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        begun = time.perf_counter()
+        self.ensemble = Ensemble(specs, device, options.attention, options.loss, self.compiled, self.kernels)
+        self.state = self.ensemble.initial_state()
+        generator = torch.Generator(device).manual_seed(0)
+        self.tokens, self.targets = (
+            torch.randint(model.vocab_size, (R, shape.batch, model.seq_len), device=device, generator=generator)
+            for _ in range(2)
+        )
+        self.micro_batch = options.micro_batch or shape.batch
+        self.attention = options.attention
+        self.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        self.first_s = time.perf_counter() - begun
+        for _ in range(WARM_UP):
+            self.step()
+        peak = self._memory(torch.cuda.max_memory_allocated)
+        self.peak_bytes = None if peak is None or held is None else peak - held  # without what was there before
+        self.taken: list[float] = []
 
-    step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    first = time.perf_counter() - begun
-    timing = timed(step, device, runs, warm_up=5)
-    count = R * shape.batch * model.seq_len
-    return {
-        "shape": shape.name,
-        "architecture": model.architecture,
-        "replicas": R,
-        "tokens_per_step": count,
-        "kernels": kernels,
-        "compile": compiled,
-        "attention": ensemble.fused.program.attention if ensemble.fused else options.attention,
-        "ms": asdict(timing),
-        "ms_per_replica": timing.median / R,
-        "tokens_per_ms": count / timing.median,
-        "tflops": count * flops_per_token(model) / timing.median / 1e9,
-        "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-        "first_step_s": first,
-        "loss": float(state.loss_sum.mean()) / state.logged,
-    }
+    def step(self) -> None:
+        """One step of all replicas."""
+        self.ensemble.train_step(self.state, self.tokens, self.targets, 1.0, self.micro_batch)
+
+    def time(self, runs: int) -> None:
+        """So many more steps that count, after one that does not."""
+        if runs:
+            self.taken += timed(self.step, self.device, runs, warm_up=1).taken
+
+    def row(self) -> dict[str, Any]:
+        """Milliseconds per step and replica, tokens per second, TFLOP/s, peak memory, time to the first step."""
+        shape, timing = self.shape, Timing.of(self.taken)
+        count = shape.replicas * shape.batch * shape.model.seq_len
+        fused = self.ensemble.fused
+        return {
+            "shape": shape.name,
+            "architecture": shape.model.architecture,
+            "replicas": shape.replicas,
+            "tokens_per_step": count,
+            "kernels": self.kernels,
+            "compile": self.compiled,
+            "attention": fused.program.attention if fused else self.attention,
+            "ms": timing.figures(),
+            "ms_per_replica": timing.median / shape.replicas,
+            "tokens_per_ms": count / timing.median,
+            "tflops": count * flops_per_token(shape.model) / timing.median / 1e9,
+            "peak_bytes": self.peak_bytes,
+            "first_step_s": self.first_s,
+            "loss": float(self.state.loss_sum.mean()) / self.state.logged,
+        }
+
+    def _memory(self, of: Callable[[torch.device], int]) -> int | None:
+        return of(self.device) if self.device.type == "cuda" else None
 
 
-def bench_pair(shapes: list[tuple[Shape, Shape]], device: torch.device, options: Options, runs: int) -> list[Any]:
-    """νGPT and the plain transformer of the same shape, one after the other, with the ratio of their speeds."""
+def bench_pair(
+    shapes: list[tuple[Shape, Shape]],
+    device: torch.device,
+    options: Options,
+    runs: int,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Any]:
+    """νGPT and the plain transformer of the same shape, with the ratio of their speeds; `say` is told as it goes."""
     rows = []
     for ours, plain in shapes:
-        row, other = bench_step(ours, device, options, runs), bench_step(plain, device, options, runs)
-        row["against_plain"] = other["ms"]["median"] / row["ms"]["median"]
-        rows += [row, other]
+        both = _timed_in_turn(ours, plain, device, options, runs)
+        both[0]["against_plain"] = both[1]["ms"]["median"] / both[0]["ms"]["median"]
+        rows += both
+        say(f"{ours.name}: νGPT {both[0]['ms']['median']:.2f} ms, plain {both[1]['ms']['median']:.2f} ms")
     return rows
+
+
+def _timed_in_turn(ours: Shape, plain: Shape, device: torch.device, options: Options, runs: int) -> list[Any]:
+    """Both held at once: half of ours, all of the plain model's, the other half, so that a chip slows down for both."""
+    first = Trained(ours, device, options)
+    first.time(-(-runs // 2))
+    try:
+        second = Trained(plain, device, options)
+    except torch.OutOfMemoryError:  # then one after the other
+        first.time(runs // 2)
+        row = first.row()
+        del first
+        second = Trained(plain, device, options)
+        second.time(runs)
+        return [row, second.row()]
+    second.time(runs)
+    first.time(runs // 2)
+    return [first.row(), second.row()]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -15,12 +16,21 @@ import nugpt
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: the median, the shortest and the longest of `runs`."""
+    """Milliseconds: the median, the shortest and the longest of `runs`, and each."""
 
     median: float
     low: float
     high: float
-    runs: int
+    taken: tuple[float, ...]
+
+    @classmethod
+    def of(cls, taken: Sequence[float]) -> Timing:
+        """The figures of times in any order."""
+        return cls(median(taken), min(taken), max(taken), tuple(taken))
+
+    def figures(self) -> dict[str, Any]:
+        """As a table shows them."""
+        return {"median": self.median, "low": self.low, "high": self.high, "runs": len(self.taken)}
 
 
 def timed(work: Callable[[], object], device: torch.device, runs: int = 10, warm_up: int = 3) -> Timing:
@@ -40,10 +50,7 @@ def timed(work: Callable[[], object], device: torch.device, runs: int = 10, warm
             begun = time.perf_counter()
             work()
             taken.append(1e3 * (time.perf_counter() - begun))
-    taken.sort()
-    middle = len(taken) // 2
-    median = taken[middle] if len(taken) % 2 else (taken[middle - 1] + taken[middle]) / 2
-    return Timing(median, taken[0], taken[-1], runs)
+    return Timing.of(taken)
 
 
 IN_A_GRAPH = 4  # calls: the launch of the graph itself then hardly counts
@@ -60,7 +67,7 @@ def timed_in_graph(work: Callable[[], object], device: torch.device, runs: int =
         for _ in range(IN_A_GRAPH):
             work()
     whole = timed(graph.replay, device, runs)
-    return Timing(whole.median / IN_A_GRAPH, whole.low / IN_A_GRAPH, whole.high / IN_A_GRAPH, runs)
+    return Timing.of([one / IN_A_GRAPH for one in whole.taken])
 
 
 def ceilings(device: torch.device) -> dict[str, float]:

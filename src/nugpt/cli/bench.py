@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -79,7 +81,7 @@ class Bench:
             return bench_kernels(device, best["copy_tbps"], self.runs)
         shapes = {"paper": paper_shapes, "lab": lab_shapes}[section] if device.type == "cuda" else host_shapes
         pairs = list(zip(shapes("normalized"), shapes("prenorm"), strict=True))
-        rows = bench_pair(pairs, device, replace(options), self.runs)
+        rows = bench_pair(pairs, device, replace(options), self.runs, partial(print, file=sys.stderr, flush=True))
         for row in rows:
             row["share_of_ceiling"] = row["tflops"] / best["product_tflops"]
         return rows

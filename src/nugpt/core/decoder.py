@@ -23,8 +23,20 @@ class Matrix(nn.Linear):
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__(d_in, d_out, bias=False)
 
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:  # without numbers: to go through the motions, torch loads its compiler for seconds
+            super().reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x.to(self.weight.dtype), self.weight)
+
+
+class Embedding(nn.Embedding):
+    """A row for every token id."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:  # as in a matrix
+            super().reset_parameters()
 
 
 class Decoder(nn.Module):
@@ -38,7 +50,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.loss: Loss = loss_named(loss)
-        self.E_in = nn.Embedding(config.vocab_size, config.d_model)
+        self.E_in = Embedding(config.vocab_size, config.d_model)
 
     def forward(
         self,
