@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
+_TAG = re.compile(r"<[^!>][^>]*>")  # not what stands between tags: the labels that are read
 
 
 def svg(figure: Figure, transparent: bool = False) -> str:
@@ -23,8 +24,12 @@ def svg(figure: Figure, transparent: bool = False) -> str:
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(buffer, format="svg", metadata=nothing, transparent=transparent)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", buffer.getvalue(), flags=re.S)
-    text = _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), text)
+    text = _TAG.sub(lambda tag: _NUMBER.sub(_hundredths, tag[0]), text)
     names = dict.fromkeys(re.findall(r'id="([mp][0-9a-f]{6,})"', text))
     for i, name in enumerate(names):
         text = text.replace(name, f"n{i}")
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _hundredths(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
