@@ -167,6 +167,14 @@ def _heads_backward(
     HALF: tl.constexpr = H // 2
     APART: tl.constexpr = W // 2
     PADDED: tl.constexpr = H < W
+    # No branch within the loop, so that loads of the next tiles are under way: values are loaded and given on as they
+    # are, and what only queries and keys need is masked for them.
+    turns = (head < Q + K)[None, :, None]
+    source, by_batch, by_token, by_head, before = dq, q_batch, q_token, q_head, 0
+    if begin >= Q + K:
+        source, by_batch, by_token, by_head, before = dv, v_batch, v_token, v_head, Q + K
+    elif begin >= Q:
+        source, by_batch, by_token, by_head, before = dk, k_batch, k_token, k_head, Q
     inside = (half < HALF)[None, None, :]
     if SCALED:
         s_first, s_second = _scales(stored, gain, r, head, half, inside & (head < Q + K)[None, :, None], Q, K, H, ROWS)
@@ -178,32 +186,28 @@ def _heads_backward(
         row = r.to(tl.int64) * N + rows
         batch, token = (row // T)[:, None, None], (row % T)[:, None, None]
         # Strides come as eighths: a thread may then load eight numbers at once whatever they are.
-        if begin < Q:
-            came = batch * (q_batch * 8) + token * (q_token * 8) + (head * (q_head * 8))[None, :, None]
-            first, second = _pair(dq, came + half[None, None, :], wide, inside, APART, PADDED)
-        elif begin < Q + K:
-            came = batch * (k_batch * 8) + token * (k_token * 8) + ((head - Q) * (k_head * 8))[None, :, None]
-            first, second = _pair(dk, came + half[None, None, :], wide, inside, APART, PADDED)
-        else:
-            came = batch * (v_batch * 8) + token * (v_token * 8) + ((head - Q - K) * (v_head * 8))[None, :, None]
-            first, second = _pair(dv, came + half[None, None, :], wide, inside, APART, False)
+        came = batch * (by_batch * 8) + token * (by_token * 8) + ((head - before) * (by_head * 8))[None, :, None]
+        g_first, g_second = _pair(
+            source, came + half[None, None, :], wide, inside | (head >= Q + K)[None, :, None], APART, PADDED
+        )
         at = row[:, None, None] * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
-        if begin < Q + K:
-            c, s = _turns(cos, sin, rows % T, half, wide, APART, HEADS)
-            if SCALED:
-                x_first, x_second = _pair(x, at, wide, inside, APART, PADDED)
-                y_first, y_second = _turned(x_first, x_second, c, s)
-                inverse = inverse_length(tl.sum(y_first * y_first, 2) + tl.sum(y_second * y_second, 2))[:, :, None]
-                y_first *= inverse
-                y_second *= inverse
-                d_first += first * y_first
-                d_second += second * y_second
-                first *= s_first
-                second *= s_second
-                along = (tl.sum(first * y_first, 2) + tl.sum(second * y_second, 2))[:, :, None]
-                first = (first - y_first * along) * inverse
-                second = (second - y_second * along) * inverse
-            first, second = _turned(first, second, c, -s)  # a rotation's transpose turns back
+        c, s = _turns(cos, sin, rows % T, half, wide & turns, APART, HEADS)
+        first, second = g_first, g_second
+        if SCALED:
+            x_first, x_second = _pair(x, at, wide & turns, inside, APART, PADDED)
+            y_first, y_second = _turned(x_first, x_second, c, s)
+            inverse = inverse_length(tl.sum(y_first * y_first, 2) + tl.sum(y_second * y_second, 2))[:, :, None]
+            y_first *= inverse
+            y_second *= inverse
+            d_first += first * y_first
+            d_second += second * y_second
+            first *= s_first
+            second *= s_second
+            along = (tl.sum(first * y_first, 2) + tl.sum(second * y_second, 2))[:, :, None]
+            first = (first - y_first * along) * inverse
+            second = (second - y_second * along) * inverse
+        first, second = _turned(first, second, c, -s)  # a rotation's transpose turns back
+        first, second = tl.where(turns, first, g_first), tl.where(turns, second, g_second)
         tl.store(dx + at, first.to(dx.dtype.element_ty), mask=wide)
         tl.store(dx + at + APART, second.to(dx.dtype.element_ty), mask=wide)
     if SCALED:  # noqa: SIM102 - known when compiled, the other is not
