@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.sweep.small import (
@@ -90,6 +91,16 @@ def test_a_divergence_closes_the_grid_on_its_side(tmp_path: Path) -> None:
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4, spacing=1.0)))
     finish(directory, FakeEngine(loss=loss_at(-5.5, diverges_from=-5)))
     assert grid(directory) == list(START)
+
+
+@pytest.mark.parametrize(("best", "expected"), [(-4.0, [-4.0]), (-9.0, [-9.0]), (-6.5, [])])
+def test_a_curve_lost_in_noise_grows_only_where_its_lowest_mean_is_at_an_end(
+    tmp_path: Path, best: float, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state.CurveState, "optimum", lambda self: SimpleNamespace(verdict="flat", side=None))
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=1, spacing=1.0, refine=(0.5,))))
+    finish(directory, FakeEngine(loss=loss_at(best)))
+    assert [addition.log2_lr for addition in directory.additions()] == expected
 
 
 def test_one_point_alone_grows_on_both_sides(tmp_path: Path) -> None:

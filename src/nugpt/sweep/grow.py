@@ -16,6 +16,10 @@ def next_points(state: CurveState, policy: Policy) -> list[Addition]:
     if found.verdict == "edge-censored":
         sides = [side for side in ("left", "right") if found.side in (None, side) and _near(state, grid, side)]
         return [addition for side in sides for addition in _extension(state, policy, grid, side)]
+    best = state.best()
+    if found.verdict == "flat" and best is not None and best.side in ("left", "right"):
+        # Too noisy to be sure of an edge; the lowest mean at the very end still asks for the next point.
+        return _extension(state, policy, grid, best.side)
     if found.verdict == "enclosed" and found.log2_lr is not None:
         return _refinement(state, policy, grid, found.log2_lr)
     return []
