@@ -17,9 +17,20 @@ from torch import Tensor
 from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import multiprocessors, row_tile
 
-# Rows and columns of a tile whose columns are followed all the way down. Memory comes in whole lines of 32 numbers;
-# narrower where the matrices are so small that wide ones would not occupy the whole chip.
-COLUMN_TILES = ((64, 32), (128, 16), (128, 8))
+
+@dataclass(frozen=True)
+class ColumnTile:
+    """Rows and columns worked on at a time, by how many warps, and of how many tiles loads are under way."""
+
+    rows: int
+    columns: int
+    warps: int = 4
+    stages: int = 1
+
+
+# Of tiles whose columns are followed all the way down. Memory comes in whole lines of 32 numbers; narrower where the
+# matrices are so small that wide ones would not occupy the whole chip.
+COLUMN_TILES = (ColumnTile(64, 32), ColumnTile(128, 16), ColumnTile(128, 8))
 
 
 @dataclass(frozen=True)
@@ -125,13 +136,14 @@ def _adam_columns(
     SPHERE: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     r = tl.program_id(1)
     if tl.load(alive + r):
         cols = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
         WIDE: tl.constexpr = I // DIM * WIDTH
         squares = tl.zeros((TILE_COLUMNS,), tl.float32)
-        for start in range(0, O, TILE_ROWS):
+        for start in tl.range(0, O, TILE_ROWS, num_stages=STAGES):
             rows = start + tl.arange(0, TILE_ROWS)
             mask = (rows < O)[:, None] & (cols < I)[None, :]
             at = (r.to(tl.int64) * O + rows)[:, None] * I + cols[None, :]
@@ -148,7 +160,7 @@ def _adam_columns(
         length = tl.sqrt(squares)
         length = tl.where(length > 0, length, 1.0)[None, :]
         tl.debug_barrier()  # what other threads of this program wrote above is read below
-        for start in range(0, O, TILE_ROWS):
+        for start in tl.range(0, O, TILE_ROWS, num_stages=STAGES):
             rows = start + tl.arange(0, TILE_ROWS)
             mask = (rows < O)[:, None] & (cols < I)[None, :]
             at = (r.to(tl.int64) * O + rows)[:, None] * I + cols[None, :]
@@ -206,10 +218,10 @@ def update_(
         assert copy is not None
         assert axis in (0, None)
         R, rows, columns = parameter.shape
-        tile_rows, tile_columns = _column_tile(columns, R, parameter.device)
+        tile = _column_tile(columns, R, parameter.device)
         launch(
             _adam_columns,
-            (triton.cdiv(columns, tile_columns), R),
+            (triton.cdiv(columns, tile.columns), R),
             parameter,
             grad,
             first,
@@ -221,8 +233,10 @@ def update_(
             place.dim,
             place.width,
             axis == 0,
-            tile_rows,
-            tile_columns,
+            tile.rows,
+            tile.columns,
+            tile.stages,
+            num_warps=tile.warps,
         )
         return
     assert axis in (1, None)
@@ -231,19 +245,19 @@ def update_(
         shape = (parameter.shape[0], parameter[0].numel() // width, width)
     else:
         shape = (parameter.shape[0], parameter.shape[1], parameter.shape[2])
-    tile, block, warps = row_tile(shape[2])
+    rows, block, warps = row_tile(shape[2])
     launch(
-        _adam_rows, (triton.cdiv(shape[1], tile), shape[0]),
+        _adam_rows, (triton.cdiv(shape[1], rows), shape[0]),
         parameter, grad, first, second, copy, *common, shape[1], grad.stride(0),
         copy.stride(0) if copy is not None else 0, place.first_row, shape[2], place.dim, place.width, grad_moved,
-        copy is not None, axis is not None, tile, block, num_warps=warps,
+        copy is not None, axis is not None, rows, block, num_warps=warps,
     )  # fmt: skip
 
 
-def _column_tile(columns: int, replicas: int, device: torch.device) -> tuple[int, int]:
+def _column_tile(columns: int, replicas: int, device: torch.device) -> ColumnTile:
     """The widest tile of which there is one for every other multiprocessor, else the narrowest."""
     enough = multiprocessors(device) // 2
-    found = (tile for tile in COLUMN_TILES if triton.cdiv(columns, tile[1]) * replicas >= enough)
+    found = (tile for tile in COLUMN_TILES if triton.cdiv(columns, tile.columns) * replicas >= enough)
     return next(found, COLUMN_TILES[-1])
 
 
