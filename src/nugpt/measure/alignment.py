@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -84,7 +85,10 @@ def norms_of(
 
 @torch.no_grad()
 def exponents_of(norms: Sequence[Norms]) -> tuple[Tensor, Tensor]:
-    """α, ω, ν of each matrix, (matrices, 3): over all tokens jointly, and as a mean over tokens of their own."""
+    """α, ω, ν of each matrix, (matrices, 3): over all tokens jointly, and as a mean over tokens of their own.
+
+    As in `norms_of`, nothing is brought from the host: a CUDA graph can hold every operation.
+    """
     n = norms[0].stayed.shape[0]
     h, delta_h = torch.split(torch.stack([one.inputs for one in norms]).double().square(), n, dim=1)
     of_h, of_delta_h = torch.split(torch.stack([one.moved for one in norms]).double().square(), n, dim=1)
@@ -92,8 +96,8 @@ def exponents_of(norms: Sequence[Norms]) -> tuple[Tensor, Tensor]:
     products, inputs = torch.stack([of_h, stayed, of_delta_h], dim=1), torch.stack([h, delta_h, delta_h], dim=1)
     change, matrix = (torch.stack([getattr(one, of) for one in norms]).double().square() for of in ("change", "matrix"))
     matrices = torch.stack([change, matrix, change], dim=1)
-    logs = [2 * math.log(one.d_in) for one in norms]
-    log_d = torch.tensor(logs, dtype=torch.float64).to(products.device, non_blocking=True).unsqueeze(-1)
+    logs = [(2 * math.log(d_in), len([*alike])) for d_in, alike in groupby(one.d_in for one in norms)]
+    log_d = torch.cat([products.new_full((count, 1), log) for log, count in logs])
 
     def exponent(product_sq: Tensor, matrix_sq: Tensor, inputs_sq: Tensor, log_d: Tensor) -> Tensor:
         """1 + log(‖product‖ / (‖matrix‖_F ‖inputs‖)) / log d_in; not a number where a norm is zero."""

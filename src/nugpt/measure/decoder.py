@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -46,23 +46,30 @@ class DecoderAlignment:
     """Measures models of one configuration; it holds no weights."""
 
     def __init__(self, config: ModelConfig) -> None:
+        one_block = replace(config, n_layers=1)  # every block is run by this one, with its own parameters
         with torch.device("meta"):
-            self.model: Decoder = MODELS[config.architecture](config, "sdpa", "chunked")
+            self.model: Decoder = MODELS[config.architecture](one_block, "sdpa", "chunked")
         self.config, self._tail = config, Tail(self.model)
+        self._angles: dict[tuple[int, torch.device], Tensor] = {}
         self._matrices = {
             name.rpartition(".")[2]: (name, module)
             for name, module in self.model.blocks[0].named_modules()
             if isinstance(module, Matrix)
         }
 
-    @torch.no_grad()
     def measure(
         self, now: Parameters, start: Parameters, gains: Any, tokens_BT: Tensor, targets_BT: Tensor
     ) -> Measurement:
         """The exponents of every matrix of every block and of E_out; it waits for the device once, at the end."""
+        return self.read(self.numbers(now, start, gains, tokens_BT, targets_BT))
+
+    @torch.no_grad()
+    def numbers(
+        self, now: Parameters, start: Parameters, gains: Any, tokens_BT: Tensor, targets_BT: Tensor
+    ) -> Tensor:
+        """All that is measured as one flat tensor on the device; once called, a CUDA graph can hold every operation."""
         h, h_0 = (functional.embedding(tokens_BT, params("E_in.weight")).float() for params in (now, start))
-        positions = torch.arange(tokens_BT.shape[-1], device=tokens_BT.device)
-        angles = rope_angles(positions, self.config.head_dim, self.config.rope_theta, torch.float32)
+        angles = self._angles_of(tokens_BT)
         found: dict[str, list[Norms]] = {name: [] for name in (*self._matrices, OUTPUT)}
         for i in range(self.config.n_layers):
             h, h_0, of_block = self._block(i, now, start, h, h_0, gains, angles)
@@ -76,7 +83,34 @@ class DecoderAlignment:
             self.model.loss(x.flatten(0, 1), weight, s, targets_BT.flatten()).mean()
             for x, weight, s in ((h, W, scale), (h_0, W_0, scale_0))
         ]
-        return _measurement(found, losses)
+        both = exponents_of([one for layers in found.values() for one in layers])
+        return torch.cat([*(kind.flatten() for kind in both), torch.stack(losses).double()])
+
+    def read(self, numbers: Tensor) -> Measurement:
+        """What `numbers` made, by name: one transfer from the device."""
+        *exponents, loss, loss_0 = numbers.tolist()
+        values = iter(exponents)
+        tables = []
+        for _ in ("joint", "per_token"):
+            table: dict[str, dict[str, list[float | None]]] = {}
+            for matrix in (*self._matrices, OUTPUT):
+                for _ in range(1 if matrix == OUTPUT else self.config.n_layers):
+                    for quantity in Exponents._fields:
+                        value = next(values)
+                        shown = round(value, DIGITS) if math.isfinite(value) else None
+                        table.setdefault(quantity, {}).setdefault(matrix, []).append(shown)
+            tables.append(table)
+        assert next(values, None) is None
+        loss, loss_0 = (value if math.isfinite(value) else None for value in (loss, loss_0))
+        return Measurement(loss, loss_0, *tables)
+
+    def _angles_of(self, tokens_BT: Tensor) -> Tensor:
+        """The rotations of these positions, made once."""
+        key = tokens_BT.shape[-1], tokens_BT.device
+        if key not in self._angles:
+            positions = torch.arange(tokens_BT.shape[-1], device=tokens_BT.device)
+            self._angles[key] = rope_angles(positions, self.config.head_dim, self.config.rope_theta, torch.float32)
+        return self._angles[key]
 
     def _block(
         self, i: int, now: Parameters, start: Parameters, h: Tensor, h_0: Tensor, gains: Any, angles: Tensor
@@ -105,21 +139,3 @@ class DecoderAlignment:
         h, weight, scale = functional_call(self._tail, values, (h, gains))
         return h, weight, scale
 
-
-def _measurement(found: Mapping[str, list[Norms]], losses: list[Tensor]) -> Measurement:
-    """All exponents at once, and one transfer from the device for all numbers."""
-    both = exponents_of([one for layers in found.values() for one in layers])
-    flat = torch.cat([*(kind.flatten() for kind in both), torch.stack(losses).double()]).tolist()
-    tables = []
-    for k, kind in enumerate(both):
-        numbers = iter(flat[k * kind.numel() : (k + 1) * kind.numel()])
-        table: dict[str, dict[str, list[float | None]]] = {}
-        for matrix, layers in found.items():
-            for _ in layers:
-                for quantity in Exponents._fields:
-                    value = next(numbers)
-                    shown = round(value, DIGITS) if math.isfinite(value) else None
-                    table.setdefault(quantity, {}).setdefault(matrix, []).append(shown)
-        tables.append(table)
-    loss, loss_0 = (value if math.isfinite(value) else None for value in flat[-2:])
-    return Measurement(loss, loss_0, *tables)

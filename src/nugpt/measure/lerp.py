@@ -17,16 +17,20 @@ def lerp_statistics(params: Mapping[str, Tensor], gains: Mapping[str, float], n_
 
     The spread is the standard deviation of the components that are there, not an estimate for more of them.
     """
-    found = {}
+    numbers = []
     for role in ROLES:
         stored = torch.stack([params[f"blocks.{i}.{role}.stored"].detach() for i in range(n_layers)])
         effective = (gains[role] * stored).abs().double()
-        numbers = torch.stack([effective.mean(), effective.std(unbiased=False)]).tolist()
-        by_block = torch.stack([effective.mean(1), effective.std(1, unbiased=False)]).tolist()
+        whole = torch.stack([effective.mean(), effective.std(unbiased=False)])
+        numbers += [whole, effective.mean(1), effective.std(1, unbiased=False)]
+    flat = torch.cat(numbers).tolist()  # one transfer for all
+    found = {}
+    for place, role in enumerate(ROLES):
+        mean, std, *by_block = flat[place * 2 * (1 + n_layers) :][: 2 * (1 + n_layers)]
         found[role] = {
-            "mean": numbers[0],
-            "std": numbers[1],
-            "mean_by_block": by_block[0],
-            "std_by_block": by_block[1],
+            "mean": mean,
+            "std": std,
+            "mean_by_block": by_block[:n_layers],
+            "std_by_block": by_block[n_layers:],
         }
     return found
