@@ -185,3 +185,100 @@ def test_a_run_on_the_gpu_is_recorded_as_such(dataset: TokenDataset, tmp_path: P
     assert record.carried_by["kernels"] == "fused"
     assert record.carried_by["attention"] in ("flash", "cudnn")
     assert record.carried_by["compile"] is False
+
+
+def test_a_recorded_measurement_is_the_eager_one(dataset: TokenDataset) -> None:
+    import torch
+
+    from nugpt.engines.lab.ensemble import Ensemble
+    from nugpt.engines.lab.evaluate import ValidationSet
+    from nugpt.engines.lab.loop import _batches
+    from nugpt.engines.lab.recorded import RecordedAlignment
+    from nugpt.measure.decoder import DecoderAlignment
+    from nugpt.spec import load_table
+
+    device = torch.device("cuda")
+    one, other = specs_of(dataset, 2, [2**-7, 2**-8], "bfloat16")
+    specs = [one, replace(other, table=load_table("ngpt"), seed=1)]
+    ensemble = Ensemble(specs, device, "folded", "chunked", compiled=False, kernels="fused")
+    state = ensemble.initial_state()
+    found = ValidationSet.of(dataset, one.model.seq_len, 4)
+    batch = found.inputs.to(device), found.targets.to(device)
+    decoder = DecoderAlignment(one.model)
+    recording = RecordedAlignment(decoder, *batch)
+    starts = [{name: p[r].detach().clone() for name, p in state.params.items()} for r in range(2)]
+    kept = [starts[0], {name: value.cpu() for name, value in starts[1].items()}]  # as where the device has no room
+    random, seen = torch.cuda.get_rng_state(), []
+    for tokens, targets in _batches(specs, dataset, 0, device):
+        ensemble.train_step(state, tokens, targets, 1.0, one.batch)
+        for r in range(2) if state.step in (1, 2, 3, 4, 20, 60) else ():
+            now = {name: p[r].detach() for name, p in state.params.items()}
+            gains = type(ensemble.gains)(*(g[r] for g in ensemble.gains))
+            eager = decoder.numbers(now.__getitem__, starts[r].__getitem__, gains, *batch)
+            again = recording.numbers(now.__getitem__, kept[r].__getitem__, gains)
+            # The same kernels on the same numbers; 1e-6 is the last digit that a row shows.
+            torch.testing.assert_close(again, eager, atol=1e-6, rtol=1e-6, equal_nan=True)
+            assert recording.measure(now.__getitem__, kept[r].__getitem__, gains).loss is not None
+            seen.append(again.clone())
+    assert recording.is_recorded
+    assert len(seen) == 12
+    assert all(not torch.equal(seen[0], later) for later in seen[1:])
+    assert torch.equal(torch.cuda.get_rng_state(), random)
+
+
+def test_measuring_by_a_graph_leaves_training_as_it_is(dataset: TokenDataset, tmp_path: Path) -> None:
+    import os
+
+    import torch
+    from tests.engines.small import directory_of, last_tensors
+
+    from nugpt.engines.lab import Options, execute
+    from nugpt.store import Store
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    specs = specs_of(dataset, 2, [2**-7, 2**-8], "bfloat16", steps=40)
+    try:
+        for name, measure in (("measured", ("alignment", "lerp")), ("unmeasured", ())):
+            options = Options(deterministic=True, measure=measure, measure_points=8)
+            records = execute(specs, Store(tmp_path / name), dataset, options)
+            assert [record.carried_by["measured_by"] for record in records] == ["graph" if measure else None] * 2
+            for record in records:
+                print(f"{name}: {record.carried_by['measured_s']:.3f} s of {record.carried_by['device_s']:.3f} s")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for spec in specs:
+        measured, unmeasured = (
+            last_tensors(directory_of(spec, tmp_path / name)) for name in ("measured", "unmeasured")
+        )
+        assert measured.keys() == unmeasured.keys()
+        assert all(torch.equal(value, unmeasured[name]) for name, value in measured.items())
+
+
+def test_a_graph_that_cannot_be_recorded_leaves_the_device_as_it_was() -> None:
+    import subprocess
+    import sys
+
+    program = """
+import torch
+from nugpt.engines.lab.recorded import recorded_graph
+x = torch.arange(1000.0, device="cuda")
+before = torch.cuda.current_stream()
+try:
+    recorded_graph(lambda: x + float(x.sum()))  # it waits for the device
+except RuntimeError:
+    pass
+else:
+    raise SystemExit("it was recorded")
+assert torch.cuda.current_stream() == before
+assert float(x.double() @ x.double()) == 332833500.0
+y = [torch.full((1 << 24,), float(i), device="cuda") for i in range(8)]
+del y
+torch.cuda.empty_cache()
+assert float((2 * x).sum()) == 999000.0
+replay, made = recorded_graph(lambda: 3 * x)
+x.fill_(1.0)
+replay()
+assert float(made.sum()) == 3000.0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

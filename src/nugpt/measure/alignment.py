@@ -113,11 +113,17 @@ def _lengths(x_nI: Tensor, weight_OI: Tensor, rows: list[int]) -> list[Tensor]:
     """‖W x‖ of every token, for each of the matrices that lie one below the other."""
     pieces = []
     for piece in torch.split(x_nI, max(1, CHUNK // weight_OI.shape[0])):
-        products = torch.split(piece @ weight_OI.T, rows, dim=-1)
-        pieces.append([torch.linalg.vector_norm(product, dim=-1) for product in products])
+        pieces.append(_norms(piece @ weight_OI.T, rows))
     return pieces[0] if len(pieces) == 1 else [torch.cat([*of]) for of in zip(*pieces, strict=True)]
 
 
 def _frobenius(matrix: Tensor, rows: list[int]) -> list[Tensor]:
     """‖W‖_F by way of its rows, so that no sum in float32 runs over a whole large matrix."""
-    return [torch.linalg.vector_norm(part) for part in torch.split(torch.linalg.vector_norm(matrix, dim=-1), rows)]
+    return _norms(torch.linalg.vector_norm(matrix, dim=-1), rows)
+
+
+def _norms(x: Tensor, rows: list[int]) -> list[Tensor]:
+    """Norms along the last axis, part by part; of equal parts at once."""
+    if len({*rows}) == 1:
+        return [*torch.linalg.vector_norm(x.reshape(*x.shape[:-1], len(rows), rows[0]), dim=-1).unbind(-1)]
+    return [torch.linalg.vector_norm(part, dim=-1) for part in torch.split(x, rows, dim=-1)]

@@ -64,9 +64,7 @@ class DecoderAlignment:
         return self.read(self.numbers(now, start, gains, tokens_BT, targets_BT))
 
     @torch.no_grad()
-    def numbers(
-        self, now: Parameters, start: Parameters, gains: Any, tokens_BT: Tensor, targets_BT: Tensor
-    ) -> Tensor:
+    def numbers(self, now: Parameters, start: Parameters, gains: Any, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """All that is measured as one flat tensor on the device; once called, a CUDA graph can hold every operation."""
         h, h_0 = (functional.embedding(tokens_BT, params("E_in.weight")).float() for params in (now, start))
         angles = self._angles_of(tokens_BT)
@@ -138,4 +136,3 @@ class DecoderAlignment:
         values = {f"model.{name}": params(name).float() for name in names}
         h, weight, scale = functional_call(self._tail, values, (h, gains))
         return h, weight, scale
-

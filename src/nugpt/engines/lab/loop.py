@@ -88,7 +88,8 @@ class _Run:
     ema: float | None = None
     wall_s: float = 0.0
     device_s: float = 0.0  # of it, the run's share: the time of an ensemble is that of the runs still in it
-    measured_s: float = 0.0  # of it, what measuring took
+    measured_s: float = 0.0  # of that share, what measuring took: the others wait while this run is measured
+    measured_by: str | None = None  # as `Probe.measured_by`
     train_loss: float | None = None
     by_source: dict[str, float] = field(default_factory=dict)
     val_loss: float | None = None
@@ -294,6 +295,7 @@ def _starting_state(ensemble: Ensemble, runs: list[_Run], starts: dict[str, Chec
         for run, checkpoint in zip(runs, checkpoints, strict=True):
             run.ema, run.wall_s = checkpoint.state["ema"], checkpoint.state["wall_s"]
             run.measured_s = checkpoint.state.get("measured_s", 0.0)
+            run.measured_by = checkpoint.state.get("measured_by")
             # One from before shares were noted does not say with how many it was trained: as with those here now.
             run.device_s = checkpoint.state.get("device_s", run.wall_s / len(runs))
             run.train_loss, run.val_loss = checkpoint.state["train_loss"], checkpoint.state["val_loss"]
@@ -403,6 +405,7 @@ def _measured_rows(probe: Probe, ensemble: Ensemble, state: State, runs: list[_R
         before = probe.seconds
         rows = probe.rows(ensemble, state, r)
         run.measured_s += probe.seconds - before
+        run.measured_by = probe.measured_by
         run.directory.append_metrics(rows, sync=False)
         for row in rows:
             progress.rows(run.number, row)
@@ -417,6 +420,7 @@ def _save(state: State, r: int, run: _Run, keep: int) -> None:
         "wall_s": run.wall_s,
         "device_s": run.device_s,
         "measured_s": run.measured_s,
+        "measured_by": run.measured_by,
         "train_loss": run.train_loss,
         "val_loss": run.val_loss,
         "val_loss_by_source": run.by_source,
@@ -475,6 +479,7 @@ def _record(
             "deterministic": options.deterministic,
             "measured": list(options.measure),
             "measured_s": run.measured_s,
+            "measured_by": run.measured_by,
             "peak_memory_bytes": torch.cuda.max_memory_allocated(ensemble.device) if cuda else None,
             "data": str(dataset.path),
             "data_hash": run.spec.data,

@@ -2,7 +2,7 @@
 
 The weights of step 0 are copied as a run starts, once for all replicas of a seed: on the device where that takes little
 of what is free there, else on the host. They are a function of (seed, name), so a resumed run makes them again and
-measures the same: nothing of them is stored.
+measures the same: nothing of them is stored. On a GPU alignment is measured by a recorded graph where there is room.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from nugpt.data import TokenDataset
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.evaluate import ValidationSet
 from nugpt.engines.lab.options import Options
-from nugpt.measure.decoder import DecoderAlignment
+from nugpt.engines.lab.recorded import SMALL_PART, RecordedAlignment, is_worth_recording
+from nugpt.measure.decoder import DecoderAlignment, Measurement, Parameters
 from nugpt.measure.lerp import lerp_statistics
 from nugpt.measure.schedule import default_sampling, measured_steps
 from nugpt.spec.model import parameter_shapes, total_parameters
 from nugpt.spec.run import RunSpec
 from nugpt.store import Checkpoint
-
-SMALL_PART = 0.1  # of the device's free memory
 
 
 def check_measurable(specs: list[RunSpec], options: Options, starts: Mapping[str, Checkpoint]) -> None:
@@ -61,6 +60,8 @@ class Probe:
         self.seconds = 0.0
         self._starts, self._made = starts, dict[Any, Tensor]()
         self._tokens: tuple[Tensor, Tensor] | None = None
+        self._recorded: RecordedAlignment | None = None
+        self._records = False
         if "alignment" in self.kinds:
             self._batch = ValidationSet.of(dataset, spec.model.seq_len, options.measure_windows or sampling.windows)
             self._decoder = DecoderAlignment(spec.model)
@@ -86,18 +87,41 @@ class Probe:
         self.seconds += self._clock(ensemble.device) - begun
         return made
 
+    @property
+    def measured_by(self) -> str | None:
+        """How alignment was measured last, by a recorded graph or eagerly; None where it was not."""
+        if self._tokens is None:
+            return None
+        return "graph" if self._recorded is not None and self._recorded.is_recorded else "eager"
+
     def _measure(self, kind: str, ensemble: Ensemble, state: State, r: int) -> dict[str, Any]:
         now = {name: stacked[r].detach() for name, stacked in state.params.items()}
         if kind == "lerp":
             return lerp_statistics(now, ensemble.resolved[r].gains, ensemble.config.n_layers)
         gains = type(ensemble.gains)(*(g[r] for g in ensemble.gains))
-        if self._tokens is None:
-            self._tokens = self._batch.inputs.to(ensemble.device), self._batch.targets.to(ensemble.device)
 
         def start(name: str) -> Tensor:
-            return self._initial(ensemble, r, name).to(ensemble.device, non_blocking=True)
+            return self._initial(ensemble, r, name)
 
-        return self._decoder.measure(now.__getitem__, start, gains, *self._tokens).to_row()
+        return self._alignment(ensemble, now.__getitem__, start, gains).to_row()
+
+    def _alignment(self, ensemble: Ensemble, now: Parameters, start: Parameters, gains: Any) -> Measurement:
+        """One replica's measurement, recorded where that is worth it; what torch refuses to record stays eager."""
+        device = ensemble.device
+        if self._tokens is None:
+            self._tokens = self._batch.inputs.to(device), self._batch.targets.to(device)
+            self._records = is_worth_recording(ensemble.config, self._tokens[0].numel(), device)
+        if self._records:
+            try:
+                self._recorded = self._recorded or RecordedAlignment(self._decoder, *self._tokens)
+                return self._recorded.measure(now, start, gains)
+            except RuntimeError:  # short of memory, or something that a graph cannot hold
+                self._records, self._recorded = False, None
+
+        def moved(name: str) -> Tensor:
+            return start(name).to(device, non_blocking=True)
+
+        return self._decoder.measure(now, moved, gains, *self._tokens)
 
     def _initial(self, ensemble: Ensemble, r: int, name: str) -> Tensor:
         """A parameter of step 0, made once for all replicas that share it."""
