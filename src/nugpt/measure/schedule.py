@@ -12,7 +12,7 @@ MOST_POINTS, FEWEST_POINTS = 30, 4
 MOST_WINDOWS, MOST_TOKENS = 16, 8192
 # Where training is in bfloat16, on a GPU: float32 products take some ten times as long there. And however small the
 # model, the thousand small operations of a measurement take as long as a few of its steps, though both are graphs: at
-# three steps a point that is SHARE. Launched one by one they take ten times as long.
+# three steps a point that is SHARE. Launched one by one they take the time of thirty.
 FLOAT32_SLOWER = 10
 STEPS_PER_POINT = 120
 

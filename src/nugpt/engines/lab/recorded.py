@@ -1,7 +1,7 @@
 """Alignment of one replica after another as one recorded CUDA graph: buffers are filled, it is replayed, a tensor read.
 
-A measurement is about a thousand small kernels. Launched one by one they take Python ten times as long as the device,
-and as long as thirty training steps of a small model.
+A measurement is about a thousand small kernels. Launched one by one from Python they take 31 ms on an H200, however
+small the model: thirty training steps of a width of 96.
 """
 
 from __future__ import annotations
