@@ -304,7 +304,7 @@ def test_a_recipe_without_data_says_so() -> None:
 def test_a_recipe_that_contradicts_itself_is_refused(answers: Answers) -> None:
     values = recipe(recommended(answers))
     values["resolved"]["rows"]["hidden"]["lr"] *= 1.01
-    with pytest.raises(ValueError, match="for hidden, but its table gives"):
+    with pytest.raises(ValueError, match="as the learning rate of hidden, but its table gives"):
         read_recipe(values)
     for broken in (
         {},

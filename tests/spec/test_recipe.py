@@ -50,12 +50,27 @@ def test_a_path_that_is_no_file_is_named(tmp_path: Path) -> None:
         load_recipe(tmp_path / "nowhere.json")
 
 
-@pytest.mark.parametrize("part", ["lr", "init", "scale"])
+@pytest.mark.parametrize("part", ["lr", "init", "scale", "eps", "weight_decay", "multiplier"])
 def test_a_number_that_is_not_its_tables_is_refused(part: str) -> None:
     values = recipe_of(run_of())
-    values["resolved"]["rows"]["alpha_A"][part] *= 1.001
-    with pytest.raises(ValueError, match=r"for alpha_A, but its table gives"):
+    row = values["resolved"]["rows"]["alpha_A"]
+    row[part] = 1.001 * row[part] + 1e-12  # weight decay is 0
+    with pytest.raises(ValueError, match=r" of alpha_A, but its table gives"):
         read_recipe(values)
+
+
+def test_numbers_outside_the_rows_are_compared_too() -> None:
+    for change, place in (
+        (lambda found: found["betas"].__setitem__(1, 0.99), "its betas 1"),
+        (lambda found: found.update(lr_base=0.5), "its lr_base"),
+        (lambda found: found["ratios"].update(width=3.0), "its ratios width"),
+        (lambda found: found.update(betas=[0.9]), "its betas 1"),
+        (lambda found: found.update(table="other"), "its table"),
+    ):
+        values = recipe_of(run_of())
+        change(values["resolved"])
+        with pytest.raises(ValueError, match=rf"as {place}, but its table gives"):
+            read_recipe(values)
 
 
 def test_a_gain_that_is_not_its_tables_is_refused() -> None:

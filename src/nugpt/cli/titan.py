@@ -40,7 +40,7 @@ class Plan:
     gpus: int
     """GPUs of the job."""
     recipe: Path | None = None
-    """A file that `nugpt recommend --emit titan` wrote."""
+    """A file that `nugpt recommend --emit titan` wrote, or the spec.json of a run's directory."""
     preset: str | None = None
     """Instead of a recipe: a model by name, as paper-l12h40, with its scale's batch, in bfloat16."""
     batch: int | None = None
@@ -76,14 +76,16 @@ class Plan:
 
     def _spec(self) -> RunSpec:
         from nugpt.spec.parametrization import parametrization
-        from nugpt.spec.recipe import NO_DATA, load_recipe
+        from nugpt.spec.recipe import NO_DATA
         from nugpt.spec.run import RunSpec
         from nugpt.spec.scales import preset
 
         if (self.recipe is None) == (self.preset is None):
             raise ValueError("give either --recipe FILE or --preset NAME")
         if self.recipe is not None:
-            return load_recipe(self.recipe)
+            from nugpt.engines.titan.execute import run_of_file
+
+            return run_of_file(self.recipe)
         assert self.preset is not None
         scale, model = preset(self.preset)
         extent = scale.base.extent

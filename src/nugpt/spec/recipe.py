@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,28 +66,50 @@ def read_recipe(values: Mapping[str, Any], data: str | None = None) -> RunSpec:
 
 def _check_stated(stated: Mapping[str, Any], spec: RunSpec) -> None:
     """A recipe says its numbers twice; where the two differ, somebody changed one of them."""
-    resolved = spec.resolved()
-    for role, row in resolved.rows.items():
-        for name, words in (("lr", "learning rate"), ("init", "initial value"), ("scale", "scale")):
-            given, true = _at(stated, "rows", role, name), getattr(row, name)
-            if not _same(given, true):
-                raise ValueError(f"recipe states the {words} {given!r} for {role}, but its table gives {true!r}")
-    for name, gain in resolved.gains.items():
-        given = _at(stated, "gains", name)
-        if not _same(given, gain):
-            raise ValueError(f"recipe states {given!r} as the gain of {name}, but its table gives {gain!r}")
+    true = json.loads(json.dumps(spec.resolved().to_dict()))
+    for path, value in _leaves(true):
+        given = _at(stated, path)
+        if not _same(given, value):
+            raise ValueError(f"recipe states {given!r} as {_in_words(path)}, but its table gives {value!r}")
 
 
-def _at(values: Any, *path: str) -> Any:
+WORDS = {"lr": "learning rate", "init": "initial value", "weight_decay": "weight decay", "eps": "ε"}
+
+
+def _in_words(path: tuple[str | int, ...]) -> str:
+    """A place in what a table gives, as a user would say it."""
+    match path:
+        case ("rows", role, name):
+            return f"the {WORDS.get(str(name), name)} of {role}"
+        case ("gains", name):
+            return f"the gain of {name}"
+    return "its " + " ".join(str(part) for part in path)
+
+
+def _leaves(values: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every plain value with its place."""
+    inner = values.items() if isinstance(values, Mapping) else enumerate(values) if isinstance(values, list) else None
+    if inner is None:
+        yield path, values
+        return
+    for name, value in inner:
+        yield from _leaves(value, (*path, name))
+
+
+def _at(values: Any, path: tuple[str | int, ...]) -> Any:
     for name in path:
-        values = values.get(name) if isinstance(values, Mapping) else None
+        if isinstance(values, Mapping):
+            values = values.get(name)
+        else:
+            inside = isinstance(values, list) and isinstance(name, int) and name < len(values)
+            values = values[name] if inside else None
     return values
 
 
-def _same(given: Any, true: float | None) -> bool:
-    if given is None or true is None:
-        return given is true
-    return isinstance(given, (int, float)) and math.isclose(given, true, rel_tol=1e-9)
+def _same(given: Any, true: Any) -> bool:
+    if isinstance(true, float) and not isinstance(given, bool):
+        return isinstance(given, (int, float)) and math.isclose(given, true, rel_tol=1e-9)
+    return bool(given == true)
 
 
 def rules(run: RunSpec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from nugpt.engines.titan.dcp import METADATA_FILE, by_step, load_tensors, read_metadata, read_state, save_tensors
 from nugpt.engines.titan.sums import SUMS_FILE, check_sums, own_files, sums_of, write_sums
@@ -81,6 +81,18 @@ def test_code_in_a_tensor_file_does_not_run(checkpoint: Path, tmp_path: Path) ->
     with pytest.raises(ValueError, match="cannot be read"):
         load_tensors(checkpoint)
     assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "target", [b"cTORCH\nMetadata\n", b"cbuiltins\ngetattr\n", b"ctorch\nfloat32\n"], ids=["class", "function", "dtype"]
+)
+def test_what_is_listed_cannot_be_changed(target: bytes, checkpoint: Path) -> None:
+    where = Metadata.__module__.encode()
+    state = b"}Vchanged\nI1\ns"  # {"changed": 1}
+    (checkpoint / METADATA_FILE).write_bytes(target.replace(b"TORCH", where) + state + b"b.")
+    with pytest.raises(ValueError, match="which no checkpoint of ours does"):
+        read_metadata(checkpoint)
+    assert not hasattr(Metadata, "changed")
 
 
 def test_what_is_no_tensor_is_refused(checkpoint: Path) -> None:

@@ -39,7 +39,7 @@ def file_for_store(place: Place, spec: RunSpec) -> list[str]:
 
 MISTAKES: dict[str, tuple[Callable[[Place, RunSpec], list[str]], str]] = {
     "a recipe that is none": (lambda p, s: [*p.arguments(s, "runs"), "--recipe", str(p.data)], "is no file"),
-    "a recipe whose numbers are not its table's": (other_rate, "recipe states the learning rate"),
+    "a recipe whose numbers are not its table's": (other_rate, "as the learning rate of hidden"),
     "a mesh that does not divide the key-value heads": (
         lambda p, s: [*p.arguments(s, "runs"), "--tp", "4"],
         "tp is 4, but must divide n_kv_heads, which is 2",

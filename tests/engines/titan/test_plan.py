@@ -68,6 +68,18 @@ def test_a_larger_batch_has_room_for_more_ranks(tmp_path: Path) -> None:
     assert best["state_gib"] * GIB == state_bytes("paper-l128h12", 512, 1)
 
 
+def test_an_odd_number_of_sequences_takes_its_place_too(tmp_path: Path) -> None:
+    words = ("--preset", "paper-l12h12", "--gpus", "8", "--tp", "1", "--activations", "none", "--json")
+    takes = {}
+    for each in (1, 2, 3):
+        status, (found,) = planned(tmp_path, *words, "--batch", str(8 * each), "--micro-batch", str(each))
+        assert status == 0
+        takes[each] = found["step_gib"]
+    assert takes[2] - takes[1] > 1
+    # Each sequence as much as the one before, but for the pieces in which the loss is taken.
+    assert takes[3] - takes[2] == pytest.approx(takes[2] - takes[1], rel=0.2)
+
+
 def test_little_memory_is_met_by_small_pieces_then_by_recomputation(tmp_path: Path) -> None:
     words = ("--preset", "paper-l12h12", "--gpus", "8", "--tp", "1", "--json")
     status, found = planned(tmp_path, *words, "--memory", "9")

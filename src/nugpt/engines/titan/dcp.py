@@ -33,7 +33,7 @@ METADATA_FILE = ".metadata"
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}  # ours and torch's name of Adam's state
 STEP = "step"
 
-# Everything that DCP's metadata is made of. Nothing here does more than hold values.
+# Everything that DCP's metadata is made of.
 _ALLOWED: dict[tuple[str, str], Any] = {
     (kind.__module__, kind.__qualname__): kind
     for kind in (
@@ -65,13 +65,27 @@ def _member(kind: Any, name: str) -> Any:
 _ALLOWED[("builtins", "getattr")] = _member
 
 
-class _Unpickler(pickle.Unpickler):
+_IN_PYTHON: Any = pickle._Unpickler  # whose steps can be watched
+
+
+class _Unpickler(_IN_PYTHON):
     """Values of the listed classes and no others."""
+
+    dispatch = dict(_IN_PYTHON.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise ValueError(f"names {module}.{name}, which no checkpoint of ours holds")
         return _ALLOWED[(module, name)]
+
+    def load_build(self) -> None:
+        """Give an object its attributes: one that was made here, never a class or function that is listed."""
+        built = self.stack[-2]
+        if isinstance(built, (type, torch.dtype, torch.layout, enum.Enum)) or callable(built):
+            raise ValueError(f"changes {built!r}, which no checkpoint of ours does")
+        super().load_build()
+
+    dispatch[pickle.BUILD[0]] = load_build
 
 
 def read_metadata(directory: Path) -> Metadata:

@@ -82,11 +82,14 @@ def _job(request: Request, rank: int, world: int) -> Job:
     return Job(spec, request.store / spec.hash, request.data, request.options, mesh, device_type)
 
 
+def run_of_file(path: Path) -> RunSpec:
+    """The run of a recipe, or of a run directory's spec."""
+    return RunDirectory(path.parent).spec() if path.name == SPEC_FILE else load_recipe(path)
+
+
 def read_run(request: Request) -> RunSpec:
     """The run of a recipe, or of a run directory's spec, with what the user changes of it."""
-    spec = (
-        RunDirectory(request.recipe.parent).spec() if request.recipe.name == SPEC_FILE else load_recipe(request.recipe)
-    )
+    spec = run_of_file(request.recipe)
     if spec.start is not None:
         raise ValueError(f"the recipe starts from checkpoint {spec.start.hash}, but here runs start from their seed")
     if request.seed is not None:

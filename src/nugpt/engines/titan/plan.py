@@ -80,11 +80,11 @@ def _largest(spec: RunSpec, gpus: int, memory: int, options: TitanOptions, fixed
     whole = mesh_of(spec, options, gpus)
     sizes = [whole.micro_batch] if fixed else [n for n in range(whole.local_batch, 0, -1) if whole.local_batch % n == 0]
     state = sharded_state(spec, options, whole)
-    one = _peak(spec, replace(options, micro_batch=1), gpus) if sizes[-1] == 1 or fixed else 0
-    two = _peak(spec, replace(options, micro_batch=2), gpus) if sizes[0] > 1 and whole.local_batch % 2 == 0 else one
-    fits = [
-        Fit(replace(whole, micro_batch=n), options.activations, state, one + (n - 1) * max(0, two - one)) for n in sizes
-    ]
+    one, each = _peak(spec, replace(options, micro_batch=1), gpus), 0
+    if sizes[0] > 1:  # what each sequence more takes, from the smallest piece above one that divides the batch
+        few = next(n for n in range(2, whole.local_batch + 1) if whole.local_batch % n == 0)
+        each = max(0, _peak(spec, replace(options, micro_batch=few), gpus) - one) // (few - 1)
+    fits = [Fit(replace(whole, micro_batch=n), options.activations, state, one + (n - 1) * each) for n in sizes]
     return next((fit for fit in fits if fit.total <= memory), fits[-1])
 
 
