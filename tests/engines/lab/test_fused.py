@@ -55,24 +55,31 @@ def train(specs: list[RunSpec], kernels: str, steps: int, micro: int) -> tuple[E
 
 
 @pytest.mark.parametrize(
-    ("shape", "micro", "spare"),
+    ("shape", "micro", "spare", "attention"),
     [
-        ("padded heads", 3, False),
-        ("groups of queries", 2, False),
-        ("plain", 3, False),
-        ("padded heads", 3, True),
-        ("plain", 2, True),
+        ("padded heads", 3, False, "fastest"),
+        ("groups of queries", 2, False, "fastest"),
+        ("plain", 3, False, "fastest"),
+        ("padded heads", 3, True, "fastest"),
+        ("plain", 2, True, "fastest"),
+        ("groups of queries", 3, True, "short"),
+        ("plain", 3, False, "short"),
     ],
 )
-def test_fused_steps_equal_plain_steps(shape: str, micro: int, spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_steps_equal_plain_steps(
+    shape: str, micro: int, spare: bool, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if spare:
         monkeypatch.setattr("nugpt.engines.lab.fused.MOST_KEPT", 0)
+    if attention != "fastest":
+        monkeypatch.setattr("nugpt.engines.lab.fused.fastest", lambda *shape: attention)
     model = SHAPES[shape]
     specs = specs_of(model, 3, clip=0.5)
     plain, plain_state, plain_losses = train(specs, "plain", 3, micro)
     fused, fused_state, fused_losses = train(specs, "fused", 3, micro)
     assert fused.fused is not None
     assert fused.fused.program.spare == spare
+    assert attention in ("fastest", fused.fused.program.attention)
     for a, b in zip(plain_losses, fused_losses, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-5)  # float32 on both sides: the order of sums
     for name in plain.names:

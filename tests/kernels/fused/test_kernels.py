@@ -354,13 +354,15 @@ def test_adam_of_vectors_of_any_length() -> None:
 def test_attention_and_its_gradient(queries: int, keys: int, dtype: torch.dtype) -> None:
     from nugpt.kernels.attention import plain
     from nugpt.kernels.fused.attention import attend, attend_backward, fastest
+    from nugpt.kernels.fused.heads import Heads
 
     B, T, W = 3, 37, 16
     q, k, v = (made(B, T, n, W, dtype=dtype, seed=i) for i, n in enumerate((queries, keys, keys)))
     device = torch.device(DEVICE)
-    names = {fastest(B, T, queries, W, dtype, device, deterministic) for deterministic in (True, False)}
+    heads = Heads(queries, keys, W, T)
+    names = {fastest(B, heads, True, dtype, device, deterministic) for deterministic in (True, False)}
     if DEVICE == "cuda" and dtype is torch.bfloat16:
-        names |= {"flash", "cudnn"}
+        names |= {"flash", "cudnn", "short"}
     exact_qkv = exact(q, k, v)
     truth = plain(*exact_qkv, 0.3)
     g = made(B, T, queries, W, dtype=dtype, seed=7)
@@ -375,7 +377,10 @@ def test_attention_and_its_gradient(queries: int, keys: int, dtype: torch.dtype)
 
 
 def test_attention_is_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.errors import OutOfResources
+
     from nugpt.kernels.fused import attention
+    from nugpt.kernels.fused.heads import Heads
 
     def choose(outcomes: dict[str, float | Exception], deterministic: bool = False) -> str:
         def time(name: str, *shape: object) -> float:
@@ -384,16 +389,20 @@ def test_attention_is_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> N
             return found
 
         monkeypatch.setattr(attention, "_time", time)
-        return attention.fastest.__wrapped__(2, 8, 2, 16, torch.bfloat16, torch.device("cuda"), deterministic)
+        heads = Heads(2, 2, 16, 8)
+        return attention.fastest.__wrapped__(2, heads, True, torch.bfloat16, torch.device("cuda"), deterministic)
 
     refused = RuntimeError("no such kernel for this head dimension")
-    assert choose({"flash": 2.0, "cudnn": 1.0}) == "cudnn"
-    assert choose({"flash": 2.0, "cudnn": 1.0}, deterministic=True) == "flash"
-    assert choose({"flash": 2.0, "cudnn": refused}) == "flash"
-    assert choose({"flash": refused, "cudnn": refused}) == "efficient"
-    assert choose({"flash": refused}, deterministic=True) == "efficient"
+    large = OutOfResources(250_000, 232_448, "shared memory")
+    assert choose({"flash": 2.0, "cudnn": 1.0, "short": 1.5}) == "cudnn"
+    assert choose({"flash": 1.0, "short": 1.5}, deterministic=True) == "short"  # always the same, whatever the times
+    assert choose({"flash": 1.0, "short": large}, deterministic=True) == "flash"
+    assert choose({"flash": 2.0, "cudnn": 1.0, "short": 0.5}) == "short"
+    assert choose({"flash": 2.0, "cudnn": refused, "short": large}) == "flash"
+    assert choose({"flash": refused, "cudnn": refused, "short": large}) == "efficient"
+    assert choose({"flash": refused, "short": large}, deterministic=True) == "efficient"
     with pytest.raises(torch.OutOfMemoryError):  # for the worker, which then takes fewer replicas
-        choose({"flash": torch.OutOfMemoryError("CUDA out of memory"), "cudnn": 1.0})
+        choose({"flash": torch.OutOfMemoryError("CUDA out of memory"), "cudnn": 1.0, "short": 1.0})
 
 
 def _all_of_a_block(order: str) -> list[Tensor]:

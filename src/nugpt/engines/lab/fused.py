@@ -17,9 +17,9 @@ from nugpt.core.baseline import RMS_EPS
 from nugpt.core.rope import rope_angles
 from nugpt.kernels.fused.adam import Course, Place, Settings, lengths, update_
 from nugpt.kernels.fused.add_norm import add_norm, add_norm_backward
-from nugpt.kernels.fused.attention import attend, attend_backward, fastest
+from nugpt.kernels.fused.attention import attend, attend_turned_backward, fastest
 from nugpt.kernels.fused.embedding import embed, embed_backward, embedding_order
-from nugpt.kernels.fused.heads import Heads, rotate_scale, rotate_scale_backward
+from nugpt.kernels.fused.heads import Heads, rotate_scale
 from nugpt.kernels.fused.lerp import lerp, lerp_backward
 from nugpt.kernels.fused.loss import scaled, token_losses, token_losses_and_gradients, unscale_
 from nugpt.kernels.fused.product import product
@@ -58,6 +58,8 @@ class Gradients:
 
 class Program:
     """Losses and gradients of R replicas of one shape; what architectures share."""
+
+    scaled_heads = False  # whether queries and keys have Norm and s_qk
 
     def __init__(
         self, config: ModelConfig, gains: Any, replicas: int, dtype: torch.dtype, device: torch.device
@@ -157,9 +159,8 @@ class Program:
     def choose_attention(self, replicas: int, batch: int) -> None:
         """Measure which attention kernel is fastest for batches of this size."""
         deterministic = torch.are_deterministic_algorithms_enabled()
-        heads = self.heads
         self.attention = fastest(
-            replicas * batch, heads.tokens, heads.queries, heads.width, self.dtype, self.device, deterministic
+            replicas * batch, self.heads, self.scaled_heads, self.dtype, self.device, deterministic
         )
 
     def _attend(self, low: Tensor, i: int, stored: Tensor | None, gain: Tensor | None, scale: float) -> tuple[Any, ...]:
@@ -188,9 +189,9 @@ class Program:
         grads.of[f"{block}W_O.weight"] = product(d_branch.mT, o.reshape(*low.shape[:2], -1))
         d_o = product(d_branch, copies.out).view(o.shape)
         q, k = turned or rotate_scale(qkv, self.heads, stored, gain, self.cos, self.sin)
-        d_qkv = attend_backward(self.attention, d_o, q, k, self.heads.split(qkv)[2], o, saved, scale)
+        around = (self.heads, stored, gain, self.cos, self.sin)
+        dx, d_stored = attend_turned_backward(self.attention, d_o, q, k, qkv, o, saved, scale, *around)
         del d_o, q, k, turned
-        dx, d_stored = rotate_scale_backward(d_qkv, qkv, self.heads, stored, gain, self.cos, self.sin)
         grads.of[f"{block}W_q.weight"] = product(dx.mT, low)  # of W_k and W_v too
         return product(dx, copies.qkv), d_stored
 
@@ -226,6 +227,8 @@ class Program:
 
 class Normalized(Program):
     """The Normalized Transformer."""
+
+    scaled_heads = True
 
     def logit_scale(self, params: Params) -> tuple[Tensor, Tensor]:
         """s_z."""

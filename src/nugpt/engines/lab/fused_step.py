@@ -111,7 +111,7 @@ class FusedStep:
         deterministic = torch.are_deterministic_algorithms_enabled()
         # Only a saving of time: what fails here, the step itself meets where it can be handled.
         with suppress(Exception), compiling(self.device):
-            for name in candidates(self.program.dtype, self.device, deterministic):
+            for name in candidates(self.program.heads, self.program.dtype, self.device, deterministic):
                 self.program.attention = name  # each lays out its gradients in its own way
                 with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
                     self._run(state, _unjudged)

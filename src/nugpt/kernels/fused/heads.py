@@ -53,8 +53,25 @@ class Heads:
 
 
 @triton.jit
-def _turned(first, second, cos, sin):
+def turned(first, second, cos, sin):
+    """Both halves of heads after a rotation; with −sin, which is its transpose, before it."""
     return first * cos - second * sin, first * sin + second * cos
+
+
+@triton.jit
+def turned_back(first, second, x_first, x_second, cos, sin, s_first, s_second, AXIS: tl.constexpr):
+    """From the gradient of s ⊙ Norm(Rot(x)) that of x, and what each head adds to that of s; numbers lie along AXIS."""
+    y_first, y_second = turned(x_first, x_second, cos, sin)
+    squares = tl.sum(y_first * y_first, AXIS) + tl.sum(y_second * y_second, AXIS)
+    inverse = tl.expand_dims(inverse_length(squares), AXIS)
+    y_first *= inverse
+    y_second *= inverse
+    d_first, d_second = first * y_first, second * y_second
+    first *= s_first
+    second *= s_second
+    along = tl.expand_dims(tl.sum(first * y_first, AXIS) + tl.sum(second * y_second, AXIS), AXIS)
+    first, second = turned((first - y_first * along) * inverse, (second - y_second * along) * inverse, cos, -sin)
+    return first, second, d_first, d_second
 
 
 @triton.jit
@@ -115,7 +132,7 @@ def _heads_forward(
     at = row * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
     first, second = _pair(x, at, wide, inside, APART, H < W)
     c, s = _turns(cos, sin, rows % T, half, wide, APART, HEADS)
-    first, second = _turned(first, second, c, s)
+    first, second = turned(first, second, c, s)
     if SCALED:
         s_first, s_second = _scales(stored, gain, r, head, half, inside, Q, K, H, ROWS)
         inverse = inverse_length(tl.sum(first * first, 2) + tl.sum(second * second, 2))[:, :, None]
@@ -192,21 +209,15 @@ def _heads_backward(
         )
         at = row[:, None, None] * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
         c, s = _turns(cos, sin, rows % T, half, wide & turns, APART, HEADS)
-        first, second = g_first, g_second
         if SCALED:
             x_first, x_second = _pair(x, at, wide & turns, inside, APART, PADDED)
-            y_first, y_second = _turned(x_first, x_second, c, s)
-            inverse = inverse_length(tl.sum(y_first * y_first, 2) + tl.sum(y_second * y_second, 2))[:, :, None]
-            y_first *= inverse
-            y_second *= inverse
-            d_first += first * y_first
-            d_second += second * y_second
-            first *= s_first
-            second *= s_second
-            along = (tl.sum(first * y_first, 2) + tl.sum(second * y_second, 2))[:, :, None]
-            first = (first - y_first * along) * inverse
-            second = (second - y_second * along) * inverse
-        first, second = _turned(first, second, c, -s)  # a rotation's transpose turns back
+            first, second, more_first, more_second = turned_back(
+                g_first, g_second, x_first, x_second, c, s, s_first, s_second, 2
+            )
+            d_first += more_first
+            d_second += more_second
+        else:
+            first, second = turned(g_first, g_second, c, -s)
         first, second = tl.where(turns, first, g_first), tl.where(turns, second, g_second)
         tl.store(dx + at, first.to(dx.dtype.element_ty), mask=wide)
         tl.store(dx + at + APART, second.to(dx.dtype.element_ty), mask=wide)

@@ -15,8 +15,8 @@ from torch.nn import functional
 from nugpt.kernels.fused import lerp as lerps
 from nugpt.kernels.fused import loss as losses
 from nugpt.kernels.fused import swiglu as gates
-from nugpt.kernels.fused.attention import attend, attend_backward, fastest
-from nugpt.kernels.fused.heads import Heads, rotate_scale, rotate_scale_backward
+from nugpt.kernels.fused.attention import attend, attend_turned_backward, fastest
+from nugpt.kernels.fused.heads import Heads, rotate_scale
 
 
 def lerp(h_ND: Tensor, b_ND: Tensor, stored_D: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ def attention(
 def attention_kernel(heads: Heads, batch: int, dtype: torch.dtype, device: torch.device) -> str:
     """The name of the attention kernel for so many sequences, measured where it has not been."""
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return fastest(batch, heads.tokens, heads.queries, heads.width, dtype, device, deterministic)
+    return fastest(batch, heads, True, dtype, device, deterministic)
 
 
 def gated(
@@ -131,10 +131,9 @@ class _Attention(torch.autograd.Function):
         x, stored, gain, cos, sin, o, *saved = ctx.saved_tensors
         heads, rows, scaled = ctx.heads, _one(x), (_one(stored), gain.view(1), cos, sin)
         q, k = rotate_scale(rows, heads, *scaled)
-        grads = attend_backward(
-            ctx.kernel, grad.reshape(o.shape), q, k, heads.split(rows)[2], o, tuple(saved), ctx.scale
+        dx, ds = attend_turned_backward(
+            ctx.kernel, grad.reshape(o.shape), q, k, rows, o, tuple(saved), ctx.scale, heads, *scaled
         )
-        dx, ds = rotate_scale_backward(grads, rows, heads, *scaled)
         assert ds is not None
         return dx[0], ds[0], None, None, None, None, None
 
