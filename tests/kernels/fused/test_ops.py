@@ -69,15 +69,24 @@ def test_lerp(dtype: torch.dtype, used: str) -> None:
 
 
 # Heads whose halves need padding (the paper's 102 is one: 51 is odd), and grouped keys.
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+# `short` in bfloat16 needs a GPU, and is not for float32 on one: see test_short.py.
+@pytest.mark.parametrize(
+    ("dtype", "kernel"),
+    [*((dtype, "fastest") for dtype in DTYPES), (torch.bfloat16 if DEVICE == "cuda" else torch.float32, "short")],
+    ids=str,
+)
 @pytest.mark.parametrize(("queries", "keys", "dim"), [(2, 2, 16), (4, 2, 10), (3, 1, 6)])
-def test_attention_between_its_matrices(queries: int, keys: int, dim: int, dtype: torch.dtype) -> None:
+def test_attention_between_its_matrices(
+    queries: int, keys: int, dim: int, dtype: torch.dtype, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from nugpt.core import sphere
     from nugpt.core.rope import rope_angles, rotate
     from nugpt.kernels import attention
     from nugpt.kernels.fused import ops
     from nugpt.kernels.fused.heads import Heads
 
+    if kernel != "fastest":
+        monkeypatch.setattr(ops, "fastest", lambda *shape: kernel)
     B, T, D = 2, 5, queries * dim
     heads, gain, scale = Heads(queries, keys, dim, T), number(0.7), dim**0.5
     angles = rope_angles(torch.arange(T, device=DEVICE), dim, 1e4, torch.float32)
