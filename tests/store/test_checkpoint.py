@@ -17,7 +17,7 @@ from torch import Tensor
 
 import nugpt
 from nugpt.store import Checkpoint, RunDirectory, latest_checkpoint, load_checkpoint, save_checkpoint
-from nugpt.store.checkpoint import drop_after, steps_in
+from nugpt.store.checkpoint import drop_after, path_at, steps_in
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
@@ -34,7 +34,7 @@ def state_at(step: int) -> dict[str, object]:
     return {"ema": 5.0 + 0.1 * step, "counters": {"died_at": -1, "loss_sum": 0.1 + 0.2}, "spec": "0123456789abcdef"}
 
 
-def save(directory: Path, step: int, keep: int = 9) -> Path:
+def save(directory: Path, step: int, keep: int | None = 9) -> Path:
     return save_checkpoint(directory, step, *tensors(step), state_at(step), keep)
 
 
@@ -277,6 +277,19 @@ def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
     assert RunDirectory(tmp_path).newest_step() == 20
     check(latest_checkpoint(tmp_path / "checkpoints"), 20)
     assert RunDirectory(tmp_path / "nowhere").newest_step() == -1
+
+
+def test_without_a_number_to_keep_nothing_is_dropped(tmp_path: Path) -> None:
+    for step in (10, 30):
+        save(tmp_path, step)
+    left = tmp_path / f".step-000000015.{'0' * 32}.old"
+    (tmp_path / "step-000000010").rename(left)  # as of a process that was killed
+    save(tmp_path, 20, keep=None)
+    assert steps_in(tmp_path) == [15, 20, 30]
+    assert path_at(tmp_path, 15) == left
+    assert path_at(tmp_path, 20) == tmp_path / "step-000000020"
+    assert path_at(tmp_path, 10) is None
+    check(load_checkpoint(left), 10)
 
 
 def test_what_lies_beyond_a_step_is_dropped(tmp_path: Path) -> None:

@@ -44,9 +44,12 @@ def save_checkpoint(
     model: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    keep: int,
+    keep: int | None,
 ) -> Path:
-    """Write a checkpoint beside the earlier ones, then drop all but `keep`; on any error the old stay intact."""
+    """Write a checkpoint beside the others; on any error the old stay intact.
+
+    Then drop later ones, which are not this run's course any more, and of the rest all but `keep`; None: drop none.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -71,6 +74,8 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    if keep is None:
+        return final
     # One of a later step is spoiled, or lies beyond where the run went back to: it must not push out a good one.
     saved = _by_step(directory)
     for step_dir in saved[saved.index(final) + 1 :] + saved[: saved.index(final) + 1][:-keep]:
@@ -92,6 +97,11 @@ def steps_in(directory: Path) -> list[int]:
     return [_step(path) for path in _by_step(directory)]
 
 
+def path_at(directory: Path, step: int) -> Path | None:
+    """Where the checkpoint of this step lies."""
+    return next((path for path in _by_step(directory) if _step(path) == step), None)
+
+
 def latest_checkpoint(directory: Path) -> Checkpoint | None:
     """The newest whole checkpoint; a spoiled one is passed over with a warning that names it."""
     for step in reversed(steps_in(directory)):
@@ -102,13 +112,14 @@ def latest_checkpoint(directory: Path) -> Checkpoint | None:
 
 def checkpoint_at(directory: Path, step: int) -> Checkpoint | None:
     """The checkpoint of this step; none, with a warning that names it, when it is spoiled."""
-    for path in _by_step(directory):
-        if _step(path) == step:
-            try:
-                return load_checkpoint(path)
-            except ValueError as error:
-                warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=3)
-    return None
+    path = path_at(directory, step)
+    if path is None:
+        return None
+    try:
+        return load_checkpoint(path)
+    except ValueError as error:
+        warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=3)
+        return None
 
 
 def load_checkpoint(step_dir: Path) -> Checkpoint:
