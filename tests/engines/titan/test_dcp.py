@@ -134,6 +134,14 @@ def test_a_checkpoint_that_was_cut_off_is_none(checkpoint: Path) -> None:
         read_metadata(checkpoint.parent / "step-20")
 
 
+def test_one_that_lost_its_metadata_after_it_was_whole_is_spoiled(checkpoint: Path) -> None:
+    with_sums(checkpoint)
+    (checkpoint / METADATA_FILE).unlink()
+    assert by_step(checkpoint.parent) == [checkpoint]
+    with pytest.raises(ValueError, match=r"step-3 lacks \.metadata"):
+        check_sums(checkpoint)
+
+
 class OldMember:
     """Pickled as early versions of Python 3.11 pickle a member of an enumeration: getattr(owner, name)."""
 

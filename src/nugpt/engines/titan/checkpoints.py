@@ -20,11 +20,11 @@ from nugpt.engines.titan.dcp import (
     Reader,
     TensorPlanner,
     by_step,
+    read_course,
     read_metadata,
-    read_state,
     reason,
 )
-from nugpt.engines.titan.sums import check_sums, own_files, sums_of, write_sums
+from nugpt.engines.titan.sums import SUMS_FILE, check_sums, own_files, sums_of, write_sums
 from nugpt.store.atomic import write_json
 
 GROUPS = "param_groups."  # how TorchTitan names what is no tensor of an optimizer's state
@@ -87,10 +87,8 @@ class Checkpoints(CheckpointManager):
         trouble: str | None = None  # of the file system: it may pass, and the checkpoint be whole
         try:
             check_sums(directory, dist.get_rank(), dist.get_world_size())
-            small = read_state(directory)
+            small = read_course(directory, spec)
             read_metadata(directory)
-            if small.get("spec") != spec:
-                raise ValueError(f"checkpoint {directory} is of run {small.get('spec')!r}, but this is {spec}")
         except (ValueError, FileNotFoundError) as error:
             problem = str(error)
         except OSError as error:
@@ -114,7 +112,7 @@ class Checkpoints(CheckpointManager):
         """Save, then drop all but the newest `keep` and whatever was cut off."""
         directory = Path(self._create_checkpoint_id(step))
         if dist.get_rank() == 0:
-            shutil.rmtree(directory, ignore_errors=True)  # one that was cut off, or the same one again
+            _drop(directory)  # one that was cut off, or the same one again
             directory.mkdir(parents=True)
             write_json(directory / STATE_FILE, {"step": step, **small})
         dist.barrier()
@@ -140,6 +138,7 @@ def _put_aside(directory: Path) -> None:
 
 
 def _drop(directory: Path) -> None:
-    """Without its metadata it is none, even if we are killed before the rest is gone."""
+    """With neither sums nor metadata it is none, even if we are killed before the rest is gone."""
+    (directory / SUMS_FILE).unlink(missing_ok=True)  # the first to go: sums alone would say that it was spoiled
     (directory / METADATA_FILE).unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)

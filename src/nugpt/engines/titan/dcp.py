@@ -25,13 +25,20 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from nugpt.store.atomic import read_json
+from nugpt.store.forms import METADATA, distributed_steps
 from nugpt.store.run_directory import DISTRIBUTED
 
 FOLDER = DISTRIBUTED
 STATE_FILE = "nugpt.json"
-METADATA_FILE = ".metadata"
+METADATA_FILE = METADATA
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}  # ours and torch's name of Adam's state
 STEP = "step"
+# What a run's course must say beside the tensors, and what older checkpoints may lack.
+COURSE = (
+    *("died_at", "high", "loss_sum", "grad_norm", "logged"),
+    *("ema", "wall_s", "train_loss", "val_loss", "by_source"),
+)
+NOTED = ("device_s", "measured_s", "measured_by")
 
 # Everything that DCP's metadata is made of.
 _ALLOWED: dict[tuple[str, str], Any] = {
@@ -164,9 +171,21 @@ def read_state(directory: Path) -> dict[str, Any]:
     return values
 
 
+def read_course(directory: Path, spec: str) -> dict[str, Any]:
+    """The small state of a checkpoint of this run, refused where it is another's or lacks what a run goes on from."""
+    small, path = read_state(directory), directory / STATE_FILE
+    if small.get("spec") != spec:
+        raise ValueError(f"checkpoint {directory} is of run {small.get('spec')!r}, but this run is {spec}")
+    course = small.get("course")
+    if not isinstance(course, dict):
+        raise ValueError(f"checkpoint file {path} has no course, the numbers that a run goes on from")
+    if missing := [name for name in COURSE if name not in course]:
+        raise ValueError(f"checkpoint file {path} has no {missing[0]!r} in its course")
+    if unknown := sorted(set(course) - {*COURSE, *NOTED}):
+        raise ValueError(f"checkpoint file {path} has {unknown[0]!r} in its course, which this version does not know")
+    return small
+
+
 def by_step(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, in the order of their steps; one without metadata was cut off."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d+", path.name)]
-    return sorted((p for p in found if (p / METADATA_FILE).is_file()), key=lambda p: int(p.name.removeprefix("step-")))
+    """A run's checkpoints in the order of their steps, spoiled ones too; one that was cut off is none."""
+    return [folder / f"step-{step}" for step in distributed_steps(folder)]

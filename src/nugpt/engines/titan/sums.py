@@ -11,8 +11,9 @@ from typing import Any
 
 from nugpt.data.shards import file_sha256
 from nugpt.store.atomic import read_json, write_json
+from nugpt.store.forms import SUMS
 
-SUMS_FILE = "sums.json"
+SUMS_FILE = SUMS
 
 Sums = dict[str, dict[str, Any]]  # by file name: bytes, sha256
 
