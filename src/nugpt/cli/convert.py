@@ -13,7 +13,7 @@ FORMS = ("safetensors", "dcp")
 
 @dataclass(frozen=True)
 class Convert:
-    """Checkpoints of a run both ways: distributed ones (DCP) of many devices, and the store's own in safetensors."""
+    """Checkpoints of a run both ways: distributed ones (DCP) of many devices, and the store's own; none is replaced."""
 
     run_name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(name="run")]
     """A run's directory, or the beginning of its hash."""

@@ -38,6 +38,7 @@ from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, packable
 from nugpt.store import Checkpoint, RunDirectory, Store, save_checkpoint
 from nugpt.store.checkpoint import checkpoint_at, drop_after, steps_in
+from nugpt.store.forms import check_ahead_of_distributed
 from nugpt.store.meeting import START, meetings
 from nugpt.store.run_directory import ENDED
 
@@ -150,6 +151,8 @@ def _find_checkpoints(runs: list[_Run]) -> list[list[_Run]]:
                         loaded[i, meeting.step] = checkpoint
         if not spoiled:
             break
+    for run, steps in zip(runs, saved, strict=True):
+        check_ahead_of_distributed(run.directory, max(steps, default=0))
     for meeting in found:
         for i in meeting.members:
             runs[i].checkpoint = loaded.get((i, meeting.step))
