@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engines.small import last_tensors, train
+from tests.engines.small import contents, last_tensors, train
 from tests.engines.titan.ranks import STEPS, Place, make_run, rows, run, said, start
 from tests.engines.titan.test_parity import SAME, assert_same
 
@@ -125,10 +126,25 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def without_course(path: Path) -> None:
+    """Take the run's course out of the state; without sums nothing else tells."""
+    state = json.loads(path.read_bytes())
+    del state["course"]
+    path.write_text(json.dumps(state))
+    (path.parent / "sums.json").unlink()
+
+
 @pytest.mark.parametrize(
     ("spoil", "file"),
-    [(cut, "__1_0.distcp"), (flip, "__1_0.distcp"), (cut, ".metadata"), (cut, "nugpt.json")],
-    ids=["tensors cut", "a bit flipped", "metadata cut", "state cut"],
+    [
+        (cut, "__1_0.distcp"),
+        (flip, "__1_0.distcp"),
+        (cut, ".metadata"),
+        (Path.unlink, ".metadata"),
+        (cut, "nugpt.json"),
+        (without_course, "nugpt.json"),
+    ],
+    ids=["tensors cut", "a bit flipped", "metadata cut", "metadata lost", "state cut", "no course and no sums"],
 )
 def test_a_spoiled_checkpoint_is_passed_over(
     spoil: Callable[[Path], None], file: str, spec: RunSpec, whole: RunDirectory, place: Place
@@ -151,13 +167,18 @@ def test_a_spoiled_checkpoint_is_passed_over(
     assert (newest.parent / f"spoiled-1-{newest.name}").is_dir()  # for whoever can still use something of it
 
 
-def test_where_all_checkpoints_are_spoiled_the_run_is_refused(spec: RunSpec, place: Place) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "file"), [(cut, "__0_0.distcp"), (Path.unlink, ".metadata")], ids=["tensors cut", "metadata lost"]
+)
+def test_where_all_checkpoints_are_spoiled_the_run_is_refused(
+    spoil: Callable[[Path], None], file: str, spec: RunSpec, place: Place
+) -> None:
     directory = place.directory(spec, "runs")
     assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
     half_done(directory)
     saved = sorted((directory.path / "dcp").iterdir())
     for checkpoint in saved:
-        cut(checkpoint / "__0_0.distcp")
+        spoil(checkpoint / file)
     metrics = directory.metrics.read_bytes()
     assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [2, 2]
     first, second = said(place.root / "again", 2)
@@ -169,8 +190,55 @@ def test_where_all_checkpoints_are_spoiled_the_run_is_refused(spec: RunSpec, pla
     assert directory.metrics.read_bytes() == metrics
 
 
+@pytest.mark.parametrize("file", ["sums.json", ".metadata", "__0_0.distcp"])
+def test_one_that_is_being_dropped_is_never_spoiled(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed when it has removed this file."""
+    from nugpt.engines.titan.checkpoints import _drop
+    from nugpt.engines.titan.dcp import by_step
+    from nugpt.engines.titan.sums import check_sums, own_files, sums_of, write_sums
+
+    checkpoint = tmp_path / "dcp" / "step-8"
+    checkpoint.mkdir(parents=True)
+    for name in ("nugpt.json", "__0_0.distcp", ".metadata"):
+        (checkpoint / name).touch()
+    write_sums(checkpoint, [sums_of(own_files(checkpoint, 0))])
+    unlink = os.unlink
+
+    class Killed(BaseException):
+        pass
+
+    def dying(path: str | Path, **more: int) -> None:
+        unlink(path, **more)
+        if Path(path).name == file:
+            raise Killed
+
+    monkeypatch.setattr(os, "unlink", dying)
+    with pytest.raises(Killed):
+        _drop(checkpoint)
+    for left in by_step(checkpoint.parent):
+        check_sums(left)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_killed_between_its_last_checkpoint_and_its_record_is_finished(
+    ranks: int, spec: RunSpec, place: Place
+) -> None:
+    directory = place.directory(spec, "runs")
+    assert run(place.arguments(spec, "runs"), ranks, place.root / "log") == [0] * ranks
+    record, metrics, saved = directory.record(), directory.metrics.read_bytes(), contents(directory.path / "dcp")
+    half_done(directory)
+    assert run(place.arguments(spec, "runs"), ranks, place.root / "again") == [0] * ranks
+    again = directory.record()
+    assert record is not None
+    assert again is not None
+    assert replace(again, carried_by={}) == replace(record, carried_by={})  # its time too: no step was trained
+    assert again.carried_by["device_s"] == record.carried_by["device_s"]
+    assert directory.metrics.read_bytes() == metrics
+    assert contents(directory.path / "dcp") == saved  # not written again: a second kill would find none
+
+
 def half_done(directory: RunDirectory) -> None:
-    """Make a finished run of one that stands at its checkpoint after step 8 or 16."""
+    """Make a finished run of one that stands at its last checkpoint."""
     (directory.path / "record.json").unlink()
 
 
@@ -182,7 +250,11 @@ def test_a_distributed_checkpoint_goes_on_in_the_lab_engine(
     at = to_safetensors(directory, step=16)
     assert at.name == "step-000000016"
     half_done(directory)
-    directory.cut_metrics(16)
+    metrics = directory.metrics.read_bytes()
+    with pytest.raises(ValueError, match=rf"checkpoint dcp/step-{STEPS}, ahead of step 16.*`nugpt convert \S+` takes"):
+        train([spec], place.root / "runs", dataset)
+    assert directory.metrics.read_bytes() == metrics
+    shutil.rmtree(directory.path / "dcp" / f"step-{STEPS}")
     train([spec], place.root / "runs", dataset)
     assert_same(directory, whole)
     for name, tensor in last_tensors(whole).items():
@@ -194,8 +266,18 @@ def test_a_lab_checkpoint_goes_on_in_this_engine(
 ) -> None:
     train([spec], place.root / "runs", dataset, keep=9)
     directory = place.directory(spec, "runs")
-    to_distributed(directory, step=8)
     half_done(directory)
+    for path in directory.checkpoints.iterdir():
+        if path.name > "step-000000008":
+            shutil.rmtree(path)
+    metrics = directory.metrics.read_bytes()
+    assert run(place.arguments(spec, "runs"), 2, place.root / "refused") == [2, 2]
+    first, second = said(place.root / "refused", 2)
+    assert "checkpoint checkpoints/step-000000008, ahead of its beginning" in first
+    assert f"`nugpt convert {directory.path} --to dcp` takes it over" in first
+    assert (first.count("\n"), second) == (1, "")
+    assert directory.metrics.read_bytes() == metrics  # of steps up to 20
+    to_distributed(directory)
     assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
     assert "step 9/" in said(place.root / "log", 2)[0]
     assert "step 8/" not in said(place.root / "log", 2)[0]

@@ -28,6 +28,7 @@ from nugpt.engines.lab.device import device_name
 from nugpt.engines.lab.ensemble import DIVERGED_ABOVE, DIVERGED_FOR
 from nugpt.engines.lab.evaluate import ValidationSet
 from nugpt.engines.lab.loop import EMA_BETA, Interrupted, keep_tokenizer, source_hash
+from nugpt.engines.titan.agree import agree
 from nugpt.engines.titan.configure import Job
 from nugpt.engines.titan.gradients import grad_norm_square, scale_gradients_, sum_vector_gradients_
 from nugpt.engines.titan.model import fused_kernels, named_parameters
@@ -37,6 +38,7 @@ from nugpt.engines.titan.validate import validate
 from nugpt.spec.model import flops_per_token
 from nugpt.spec.record import RunRecord
 from nugpt.store import RunDirectory
+from nugpt.store.forms import check_ahead_of_own
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # some clusters announce preemption by the last
 
@@ -54,6 +56,7 @@ class Course:
     wall_s: float = 0.0
     device_s: float = 0.0  # summed over the ranks, which may be others after an interruption
     measured_s: float = 0.0  # of it, what measuring took in the turns before this one
+    measured_by: str | None = None  # what the lab engine noted of it
     train_loss: float | None = None
     val_loss: float | None = None
     by_source: dict[str, float] = field(default_factory=dict)
@@ -112,6 +115,8 @@ class RunTrainer(Trainer):
         batches, late = self.batch_generator(self.dataloader), _Late(self.device)
         self.clock = self.logged_at = time.monotonic()
         stopping: int | None = None
+        begun_at = self.step
+        course = multiplier(spec.schedule, max(0, self.step - 1), spec.steps)
         while self.step < spec.steps:
             course = multiplier(spec.schedule, self.step, spec.steps)
             asked, died = late.exchange(self._step(batches, observer.stop_asked() or 0))
@@ -133,8 +138,10 @@ class RunTrainer(Trainer):
             if self.step % save_every == 0 and self.step < spec.steps:
                 with self._aside():
                     self._save(observer)
-        asked, died = late.exchange(None)
-        record = self._finish("diverged" if died else "done", course, observer)
+        asked, _ = late.exchange(None)
+        status = "diverged" if int(self.died_at) >= 0 else "done"
+        # One that was killed before its record has its last checkpoint: it is what the record is made from.
+        record = self._finish(status, course, observer, saved=begun_at == spec.steps)
         if stopping or asked:  # it came while the last steps were taken
             raise Interrupted(self.step, stopping or asked)
         return record
@@ -161,6 +168,13 @@ class RunTrainer(Trainer):
             for scheduler in self.lr_schedulers:
                 for group, lr in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
                     group["lr"] = lr
+        problem: str | None = None
+        if self.rank0:
+            try:
+                check_ahead_of_own(self.directory, self.step)
+            except ValueError as error:
+                problem = str(error)
+        agree(problem)
         if self.rank0:
             self.directory.cut_metrics(self.step)
 
@@ -272,13 +286,13 @@ class RunTrainer(Trainer):
         self.course.wall_s += took
         self.course.device_s += took * self.job.mesh.world
 
-    def _finish(self, status: str, course: float, observer: Observer) -> RunRecord | None:
+    def _finish(self, status: str, course: float, observer: Observer, saved: bool = False) -> RunRecord | None:
         """The last row, the last checkpoint and the record; a diverged run's weights are not worth keeping."""
         if status == "diverged":
             if self.course.logged:
                 self._log(course, observer)
             self._count_time()
-        else:
+        elif not saved:
             self._save(observer)
         lerp = {} if status == "diverged" else self.probe.lerp()  # all ranks: it gathers
         if not self.rank0:
