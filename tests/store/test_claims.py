@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.sweep.small import make_spec, record_of
 
 from nugpt.store import RunDirectory, Store
-from nugpt.store.claims import Claim, Heartbeat, LostClaim, claim, file_system_time, holder_state
+from nugpt.store.claims import Claim, Heartbeat, LostClaim, claim, file_system_time, holder_state, newest_claim
 
 SPEC = make_spec()
 STALE_AFTER = 30.0
@@ -51,6 +51,37 @@ def holds(held: Claim) -> bool:
 def date(held: Claim, when: float) -> None:
     """Give the claim's last touch a date."""
     os.utime(held.path, (when, when))
+
+
+def test_a_process_that_works_for_the_holder_knows_the_claim_by_its_name(run: RunDirectory) -> None:
+    assert newest_claim(run) is None
+    held = hold(run)
+    theirs = Claim.named(run, held.name)
+    assert theirs == newest_claim(run) == held
+    theirs.check_for_holder()
+    date(held, 0.0)
+    later = hold(run)
+    assert newest_claim(run) == later
+    with pytest.raises(LostClaim, match="was taken over by another worker"):
+        theirs.check_for_holder()
+    later.release()
+    assert newest_claim(run) is None
+
+
+def test_it_has_no_business_when_the_holder_has_died(run: RunDirectory) -> None:
+    source = "import sys; from pathlib import Path; from nugpt.store import RunDirectory"
+    source += "; from nugpt.store.claims import claim; print(claim(RunDirectory(Path(sys.argv[1])), 30.0).name)"
+    found = subprocess.run([sys.executable, "-c", source, str(run.path)], capture_output=True, text=True, check=True)
+    theirs = Claim.named(run, found.stdout.strip())
+    theirs.check()  # nobody else has it
+    with pytest.raises(LostClaim, match="is no more"):
+        theirs.check_for_holder()
+
+
+@pytest.mark.parametrize("name", ["", "1", "1-", "one-ab", "1-ab\n2"])
+def test_what_names_no_claim_is_refused(run: RunDirectory, name: str) -> None:
+    with pytest.raises(ValueError, match="claim is"):
+        Claim.named(run, name)
 
 
 def test_a_run_is_had_by_one_worker(run: RunDirectory) -> None:

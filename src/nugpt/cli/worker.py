@@ -103,7 +103,7 @@ class _Hands:
         keep = bool(launch.get("keep_checkpoints", True))
         options = replace(options, last_checkpoint=keep)  # what is dropped at once need not be written
         settings = WorkerOptions(asked.stale_after, asked.replicas, asked.peers, linger, keep_checkpoints=keep)
-        key = repr((launch["data"], launch.get("titan"), options))
+        key = repr((launch["data"], launch.get("titan"), launch.get("titan_mesh"), options))
         if key not in self.engines:
             self.engines[key] = _engine(launch, options)
         limit = None
@@ -119,10 +119,12 @@ def _engine(launch: Mapping[str, Any], options: Options) -> Engine:
     from nugpt.data import open_dataset
     from nugpt.engines.lab.engine import LabEngine
     from nugpt.engines.titan.engine import TitanEngine
+    from nugpt.engines.titan.options import options_of_plan
 
     if launch.get("titan") is None:
         return LabEngine(open_dataset(launch["data"]), options)
-    return TitanEngine(Path(launch["data"]), launch["titan"], options.device, options.checkpoint_every)
+    theirs = options_of_plan(options, launch.get("titan_mesh", {}))
+    return TitanEngine(Path(launch["data"]), launch["titan"], theirs, options.threads)
 
 
 def _say(text: str) -> None:

@@ -43,6 +43,19 @@ class Claim:
         """The claim's file."""
         return _claim_path(self.run, self.number)
 
+    @property
+    def name(self) -> str:
+        """What another process of the same holder knows the claim by."""
+        return f"{self.number}-{self.token}"
+
+    @classmethod
+    def named(cls, run: RunDirectory, name: str) -> Claim:
+        """The claim on this run that has this name."""
+        match = re.fullmatch(r"(\d+)-([0-9a-f]+)", name)
+        if match is None:
+            raise ValueError(f"claim is {name!r}, but must be a number, a hyphen and a token")
+        return cls(run, int(match[1]), match[2])
+
     def beat(self) -> None:
         """Say that the holder is alive."""
         with contextlib.suppress(FileNotFoundError):
@@ -56,6 +69,12 @@ class Claim:
         """Raise when the run has been taken over."""
         if not self.is_held():
             raise LostClaim(f"run {self.run.path.name} was taken over by another worker")
+
+    def check_for_holder(self) -> None:
+        """The same for a process that works for the holder: it has no business either when its holder has died."""
+        self.check()
+        if _is_dead(_content(self.path)):
+            raise LostClaim(f"the worker that held run {self.run.path.name} is no more")
 
     def release(self) -> None:
         """Give the run back unfinished: the next worker need not wait until the claim is stale."""
@@ -100,6 +119,13 @@ def claim(
         held.finish()
         return None
     return held
+
+
+def newest_claim(run: RunDirectory) -> Claim | None:
+    """The claim that counts, be its holder alive or not; none when nobody has claimed the run or it was given back."""
+    numbers = _numbers(run)
+    token = _content(_claim_path(run, numbers[-1])).get("token") if numbers else None
+    return None if token is None else Claim(run, numbers[-1], token)
 
 
 def holder_state(run: RunDirectory, stale_after: float, now: float | None = None) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.engines.small import train
-from tests.engines.titan.ranks import make_run
+from tests.engines.titan.ranks import make_run, rows
 
 from nugpt.data import TokenDataset
 from nugpt.engines.titan.engine import TitanEngine
+from nugpt.engines.titan.options import TitanOptions
 from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory, Store
@@ -19,6 +21,7 @@ from nugpt.store.plans import PlanDirectory
 from nugpt.sweep.worker import WorkerOptions, work
 
 pytestmark = pytest.mark.titan
+CPU = TitanOptions(device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def test_a_plan_is_worked_off_with_the_lab_engines_losses(
     plan = Plan("plan", (Curve({}, spec, (-6.0, -5.0), (0,)),), Policy(extend=0))
     directory = PlanDirectory.of(store, plan)
     said: list[str] = []
-    engine = TitanEngine(dataset.path, 2, "cpu")
+    engine = TitanEngine(dataset.path, 2, CPU)
     outcome = work(directory, engine, WorkerOptions(keep_checkpoints=True), say=said.append)
     assert (outcome.done, outcome.failed) == (2, 0), said
     specs = plan.specs()
@@ -51,13 +54,17 @@ class Leave(BaseException):
 
 
 def test_what_is_asked_to_leave_saves_first(
-    spec: RunSpec, dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: RunSpec,
+    dataset: TokenDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     spec = replace(spec, steps=300)  # some seconds: a run looks for the request every other second
     store = Store(tmp_path / "runs")
     run = store.run(spec)
-    engine = TitanEngine(dataset.path, 1, "cpu", checkpoint_every=10_000)
+    engine = TitanEngine(dataset.path, 1, replace(CPU, checkpoint_every=10_000))
 
     def guard() -> None:
         if run.metrics.is_file() and run.metrics.read_text().count('"kind": "train"') >= 3:
@@ -67,20 +74,23 @@ def test_what_is_asked_to_leave_saves_first(
     with pytest.raises(Leave):
         engine.execute([spec], store, guard, None)
     assert run.record() is None
-    trained = [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
-    assert 3 <= max(trained) < spec.steps
+    reached = max(json.loads(line)["step"] for line in run.metrics.read_text().splitlines())
+    assert 3 <= reached < spec.steps
+    assert [path.name for path in run.distributed.iterdir()] == [f"step-{reached}"]  # and no other: none was due
+    capfd.readouterr()
     (record,) = engine.execute([spec], store, lambda: None, None)
     assert record.status == "done"
-    steps = [row["step"] for row in map(json.loads, run.metrics.read_text().splitlines()) if row["kind"] == "train"]
-    assert steps == sorted(set(steps))  # it went on where it had saved: no step twice
+    taken = [int(number) for number in re.findall(r"^step (\d+)/300  loss", capfd.readouterr().out, re.MULTILINE)]
+    assert taken == list(range(reached + 1, 301))  # it went on where it had saved
+    assert list(rows(run, "train")) == list(range(1, 301))  # and no step is there twice
 
 
 def test_a_run_that_leaves_no_record_is_a_failure(spec: RunSpec, tmp_path: Path) -> None:
-    engine = TitanEngine(tmp_path / "no data here", 1, "cpu")
+    engine = TitanEngine(tmp_path / "no data here", 1, CPU)
     with pytest.raises(RuntimeError, match="left no record"):
         engine.execute([spec], Store(tmp_path / "runs"), lambda: None, None)
 
 
 def test_a_number_of_processes_below_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="titan is 0, but must be a whole number"):
-        TitanEngine(tmp_path, 0, "cpu")
+        TitanEngine(tmp_path, 0, CPU)

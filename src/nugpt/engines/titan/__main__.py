@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 from nugpt.engines.lab.loop import Interrupted
 from nugpt.engines.lab.options import KERNELS, MEASURES
 from nugpt.engines.titan.agree import Refused, complain, is_first, refuse_alike
+from nugpt.engines.titan.bound import end_with_torchrun
 from nugpt.engines.titan.execute import Request, execute
 from nugpt.engines.titan.options import ACTIVATIONS, RESHARD, TitanOptions
 from nugpt.spec.record import RunRecord
+from nugpt.store.claims import LostClaim
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,6 +26,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Train: 0 done, 1 diverged or failed, 2 a mistake in what the user gave, 128 + n stopped by signal n."""
+    end_with_torchrun()
     try:
         request, debug = read_arguments(arguments)
     except ValueError as error:
@@ -37,6 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
         if is_first():
             print(f"nugpt: {stopped}", file=sys.stderr)
         return 128 + stopped.signal_number
+    except LostClaim as lost:
+        complain(lost)
+        return 1
     except (ValueError, FileNotFoundError, PermissionError) as error:
         if debug:
             raise
@@ -79,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add("seed", "of initial weights and data order; by default the recipe's", type=int)
     add("precision", "of matrix products, float32 or bfloat16; by default the recipe's")
     add("wait", "seconds to wait for a process that still has the run", type=float, default=0.0)
-    add("held", "the run is held by whoever starts this, as a plan's worker does", action="store_true")
+    add("held", "the claim by which whoever starts this holds the run, as a plan's worker does", metavar="CLAIM")
     add("device", "auto, cpu or cuda", default=defaults.device)
     add("tp", "ranks that share each matrix product (tensor parallelism)", type=int, default=defaults.tp)
     add("replicate", "groups of ranks with a whole model each", type=int, default=defaults.replicate)

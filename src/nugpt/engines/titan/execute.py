@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,13 +24,13 @@ from nugpt.spec.recipe import load_recipe
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store import RunDirectory, Store
-from nugpt.store.claims import holding
+from nugpt.store.claims import Claim, LostClaim, holding
 
 if TYPE_CHECKING:
     from nugpt.engines.titan.configure import Job
 
 T = TypeVar("T")
-LOOK_EVERY = 2.0  # seconds between looks for that file
+LOOK_EVERY = 2.0  # seconds between looks for that file and at the claim
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Request:
     options: TitanOptions = TitanOptions()
     seed: int | None = None  # instead of the recipe's
     precision: str | None = None
-    held: bool = False  # whoever started this process holds the run
+    held: str | None = None  # the claim by which whoever started this process holds the run
     wait: float = 0.0  # seconds to wait for a process that still has the run, as one on a lost node seems to
 
 
@@ -60,9 +60,7 @@ def execute(request: Request, say: Callable[[str], None] = print) -> tuple[str, 
     try:
         agree(problem)
         assert job is not None
-        record = _train(
-            job, Store(request.store), None if request.held else request.wait, say if rank == 0 else lambda text: None
-        )
+        record = _train(job, request, say if rank == 0 else lambda text: None)
         return _as_rank_0_has_it("" if record is None else record.status), record
     finally:
         dist.destroy_process_group()
@@ -125,8 +123,8 @@ def join(request: Request, world: int) -> None:
     dist.init_process_group("nccl" if cuda else "gloo", timeout=timeout, **more)
 
 
-def _train(job: Job, store: Store, wait: float | None, say: Callable[[str], None]) -> RunRecord | None:
-    """Rank 0 holds the run while all train it, unless (wait is None) it is held for it."""
+def _train(job: Job, request: Request, say: Callable[[str], None]) -> RunRecord | None:
+    """Rank 0 holds the run while all train it, or makes sure that whoever holds it for them still does."""
     from nugpt.engines.titan.configure import settings
     from nugpt.engines.titan.trainer import Observer, RunTrainer
 
@@ -137,18 +135,22 @@ def _train(job: Job, store: Store, wait: float | None, say: Callable[[str], None
         ended: RunRecord | None = None
         if rank0:
             try:
-                directory = store.run(job.spec)
+                directory = Store(request.store).run(job.spec)
                 found = directory.record()
                 ended = found if found is not None and found.status in ("done", "diverged") else None
-                if wait is not None:
-                    observer.guard = _hold(stack, directory, wait)
-            except (ValueError, OSError) as error:
+                if request.held is None:
+                    observer.guard = _hold(stack, directory, request.wait)
+                else:
+                    observer.guard = Claim.named(directory, request.held).check_for_holder
+                    observer.guard()
+            except (ValueError, OSError, LostClaim) as error:
                 problem = " ".join(str(error).split())
         agree(problem)
         if _as_rank_0_has_it(ended is not None):
             return ended
         observer.say = say
-        observer.stop_asked = stack.enter_context(_stop_asked(job.directory / STOP_FILE if rank0 else None))
+        file = job.directory / STOP_FILE if rank0 else None
+        observer.stop_asked = stack.enter_context(_stop_asked(file, observer.guard))
         trainer = RunTrainer.Config(job=job, **settings(job)).build()
         try:
             return trainer.run(observer)
@@ -176,8 +178,12 @@ def _as_rank_0_has_it(value: T) -> T:
 
 
 @contextmanager
-def _stop_asked(file: Path | None) -> Iterator[Callable[[], int | None]]:
-    """A function that says by which signal this process was asked to stop; the file stands for SIGUSR1."""
+def _stop_asked(file: Path | None, guard: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
+    """A function that says by which signal this process was asked to stop; the file stands for SIGUSR1.
+
+    Rank 0, which has a file to look for, also looks whether the run is still its own: what was taken over must not go
+    on, though nothing is to be written for hours.
+    """
     got: list[int] = []
     looked = 0.0
 
@@ -188,9 +194,11 @@ def _stop_asked(file: Path | None) -> Iterator[Callable[[], int | None]]:
 
     def asked() -> int | None:
         nonlocal looked
-        if not got and file is not None and time.monotonic() - looked > LOOK_EVERY:
+        if file is not None and time.monotonic() - looked > LOOK_EVERY:
             looked = time.monotonic()
-            if file.exists():
+            with suppress(OSError):  # a file system that is away for a moment is no reason to die
+                guard()
+            if not got and file.exists():
                 got.append(signal.SIGUSR1)
         return got[0] if got else None
 

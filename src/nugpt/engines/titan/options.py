@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
-from nugpt.engines.lab.options import KERNELS, MEASURES, why_not_fused
+from nugpt.engines.lab.options import KERNELS, MEASURES, Options, why_not_fused
 from nugpt.kernels.attention import attention_named
 from nugpt.kernels.cross_entropy import loss_named
 from nugpt.spec.run import RunSpec
@@ -67,6 +69,21 @@ class TitanOptions:
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
 
+    def arguments(self) -> list[str]:
+        """The words by which a rank is told these options; what is as by default is left out."""
+        words: list[str] = []
+        for field in fields(self):
+            name, value = f"--{field.name.replace('_', '-')}", getattr(self, field.name)
+            if value == field.default:
+                continue
+            if isinstance(value, bool):
+                words.append(name if value else f"--no-{name.removeprefix('--')}")
+            elif isinstance(value, tuple):
+                words += [name, *value]
+            else:
+                words.append(f"{name}={value}")
+        return words
+
     def device_type(self) -> str:
         """cpu or cuda, checked to exist."""
         import torch
@@ -79,21 +96,36 @@ class TitanOptions:
         """`fused` or `plain`: as asked, else fused where there are a GPU, Triton, whole matrices and kernels."""
         if self.kernels == "plain" or (self.kernels == "auto" and (device_type != "cuda" or self.compile is not None)):
             return "plain"
-        reason = self._why_not_fused(spec, device_type)
+        import torch
+
+        reason = self._why_never_fused(spec) or why_not_fused(spec.model.architecture, torch.device(device_type))
         if self.kernels == "fused" and reason:
             raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
         return "plain" if reason else "fused"
 
-    def _why_not_fused(self, spec: RunSpec, device_type: str) -> str | None:
-        import torch
+    def check_kernels(self, spec: RunSpec) -> None:
+        """Refuse fused kernels where no device has them for this run, as can be said on a machine without a GPU."""
+        if self.kernels == "fused" and (reason := self._why_never_fused(spec)):
+            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
 
+    def _why_never_fused(self, spec: RunSpec) -> str | None:
         if spec.model.architecture != "normalized":
             return f"here there are no fused kernels for {spec.model.architecture!r}"
         if self.tp > 1:
             return f"tp is {self.tp}, and they need whole matrices"
         if self.compile:
             return "compile is asked for, and they are not compiled"
-        return why_not_fused(spec.model.architecture, torch.device(device_type))
+        return None
+
+
+def options_of_plan(options: Options, mesh: Mapping[str, Any]) -> TitanOptions:
+    """What a plan says for any engine, and this engine's mesh; what does not apply here is refused."""
+    if options.deterministic:
+        raise ValueError(
+            "deterministic is asked for, but with --titan kernels are not chosen so: leave one of them out"
+        )
+    both = {f.name for f in fields(TitanOptions)} & {f.name for f in fields(Options)}
+    return TitanOptions(**{name: getattr(options, name) for name in both} | dict(mesh))
 
 
 @dataclass(frozen=True)
