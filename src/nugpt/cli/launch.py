@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -47,6 +47,12 @@ class Execution:
     """Runs per ensemble at the most; as many as the device holds by default."""
     titan: int | None = None
     """Train each run by TorchTitan on so many GPUs of a worker's machine; by default several runs share one GPU."""
+    titan_tp: int | None = None
+    """titan: GPUs that share each matrix product."""
+    titan_replicate: int | None = None
+    """titan: groups of GPUs with a whole model each."""
+    titan_activations: str | None = None
+    """titan: what the backward pass computes again: none, selective, full."""
     keep_checkpoints: bool = False
     """Keep the checkpoints of runs that are done; by default a sweep keeps their records and metrics alone."""
     stale_after: float = 300.0
@@ -75,17 +81,39 @@ class Execution:
         """Refuse what cannot be meant, in one line; raised while parsing it would become a box of several."""
         if self.executor not in EXECUTORS:
             raise ValueError(f"executor is {self.executor!r}, but must be {' or '.join(EXECUTORS)}")
-        for name in ("workers", "replicas", "titan"):
+        for name in ("workers", "replicas", "titan", "titan_tp", "titan_replicate"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
         if not self.stale_after > 0:
             raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
+        self._check_titan()
         if self.time_limit is not None:
             from nugpt.sweep.executors.slurm import seconds_of
 
             if seconds_of(self.time_limit) <= 0:
                 raise ValueError(f"time_limit is {self.time_limit!r}, but must be more than nothing")
+
+    def titan_mesh(self) -> dict[str, Any]:
+        """What was given of the mesh, by the titan engine's names."""
+        given = {name: getattr(self, f"titan_{name}") for name in ("tp", "replicate", "activations")}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _check_titan(self) -> None:
+        """Refuse what has no meaning for the engine that is asked for, and would be left out in silence."""
+        if self.titan is None:
+            for name, value in self.titan_mesh().items():
+                raise ValueError(f"titan_{name} is {value!r}, but without --titan no run has several GPUs")
+            return
+        if (self.replicas or 1) > 1:
+            raise ValueError(f"replicas is {self.replicas}, but with --titan each run has all GPUs of its worker")
+        if self.executor == "local" and (self.workers or 1) > 1:
+            raise ValueError(f"workers is {self.workers}, but with --titan one worker has all GPUs of this machine")
+        if len(self.devices) > 1 or any(":" in name for name in self.devices):
+            devices = " ".join(self.devices)
+            raise ValueError(
+                f"devices is {devices!r}, but with --titan must be cpu or cuda: a rank's number says which"
+            )
 
     def until(self) -> float | None:
         """When a local worker that starts now and still trains is asked to save and leave, which takes its time.
@@ -199,12 +227,28 @@ def laid_down(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, 
     from nugpt.store import Store
     from nugpt.store.plans import PlanDirectory
 
+    if execution.titan is not None:
+        _check_for_titan(plan, carrier, execution)
     store.mkdir(parents=True, exist_ok=True)
     directory = PlanDirectory.of(Store(store), plan)
     options = asdict(carrier.options())
     data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
-    directory.write_launch({"data": data, "options": options, "keep_checkpoints": keep, "titan": execution.titan})
+    values = {"data": data, "options": options, "keep_checkpoints": keep, "titan": execution.titan}
+    directory.write_launch({**values, "titan_mesh": execution.titan_mesh()})
     return directory
+
+
+def _check_for_titan(plan: Plan, carrier: Carrier, execution: Execution) -> None:
+    """Refuse here what the titan engine would refuse of every run, in a worker's log."""
+    from nugpt.engines.titan.options import mesh_of, options_of_plan
+
+    assert execution.titan is not None
+    if plan.policy.stop is not None:
+        raise ValueError("hopeless runs are to be stopped, but with --titan none is: leave out --stop-hopeless")
+    options = options_of_plan(carrier.options(), execution.titan_mesh())
+    for spec in plan.specs():
+        mesh_of(spec, options, execution.titan)
+        options.check_kernels(spec)
 
 
 def _worker_command(directories: Sequence[PlanDirectory], execution: Execution, peers: int) -> list[str]:
