@@ -71,19 +71,10 @@ class Launch:
         from nugpt.engines.titan.execute import read_run, with_data
         from nugpt.engines.titan.options import mesh_of
         from nugpt.sweep.executors.slurm import SlurmOptions
-        from nugpt.sweep.executors.torchrun import Nodes, job_script, submit_job, torchrun
+        from nugpt.sweep.executors.torchrun import LOGS, Nodes, job_script, submit_job, torchrun
 
         if self.submit and not self.slurm:
             raise ValueError("--submit needs --slurm, which says where to")
-        nodes, training = Nodes(self.nodes, self.gpus_per_node), self._training()
-        if self.nodes > 1 and not self.slurm:
-            raise ValueError(f"nodes is {self.nodes}, but without --slurm the command is for this machine alone")
-        request, _ = read_arguments(training[2:])  # as every rank will read them
-        spec = with_data(read_run(request), request.data, check="sizes")
-        mesh_of(spec, request.options, nodes.ranks)
-        if not self.slurm:
-            print(shlex.join(torchrun(nodes, sys.executable, training)))
-            return 0
         slurm = SlurmOptions(
             partition=self.partition,
             time_limit=self.time_limit,
@@ -94,8 +85,19 @@ class Launch:
             notice=self.notice,
             extra=self.sbatch,
         )
+        nodes, training = Nodes(self.nodes, self.gpus_per_node), self._training()
+        if self.nodes > 1 and not self.slurm:
+            raise ValueError(f"nodes is {self.nodes}, but without --slurm the command is for this machine alone")
+        request, _ = read_arguments(training[2:])  # as every rank will read them
+        spec = with_data(read_run(request), request.data, check="sizes")
+        mesh_of(spec, request.options, nodes.ranks)
+        request.options.check_kernels(spec)
+        if not self.slurm:
+            print(shlex.join(torchrun(nodes, sys.executable, training)))
+            return 0
         directory = request.store / spec.hash
-        script = job_script(directory, nodes, sys.executable, training, slurm, gpus=self.device != "cpu")
+        logs = directory / LOGS if self.submit else None  # what is printed writes its log where somebody submits it
+        script = job_script(directory, nodes, sys.executable, training, slurm, self.device != "cpu", logs)
         if not self.submit:
             print(script, end="")
             return 0

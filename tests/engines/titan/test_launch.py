@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.engines.titan.ranks import Place, make_run, rows
@@ -51,7 +54,6 @@ def test_the_job_asks_for_what_was_asked_for(
     assert main(launch(place, spec, *sized, *slurm)) == 0
     text = capsys.readouterr().out
     asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
-    run = place.root / "runs" / spec.hash
     assert asked == [
         f"--job-name=nugpt-{spec.hash}",
         "--nodes=2",
@@ -62,7 +64,7 @@ def test_the_job_asks_for_what_was_asked_for(
         "--partition=gpu",
         "--time=1-00:00:00",
         "--account=me",
-        f'--output="{run}/slurm/%j.log"',
+        f"--output=nugpt-{spec.hash}-%j.log",
         "--open-mode=append",
         "--signal=B:USR1@300",
         "--requeue",
@@ -70,6 +72,31 @@ def test_the_job_asks_for_what_was_asked_for(
     ]
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert "--nnodes=2 --nproc-per-node=2" in text
+
+
+def test_the_log_lies_in_a_folder_that_is_there_when_the_job_is_submitted(
+    place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = launch(place, make_run(dataset), "--gpus-per-node", "2", "--slurm")
+    assert main(words) == 0
+    assert not (place.root / "runs").exists()  # printing writes nothing
+    assert not Path(output_of(capsys.readouterr().out)).parent.name  # where sbatch is called
+    submitted = place.root / "submitted"
+    (place.root / "bin").mkdir()
+    sbatch = place.root / "bin" / "sbatch"
+    sbatch.write_text(f'#!/bin/bash\ncp "${{@: -1}}" {shlex.quote(str(submitted))}\necho 7\n')
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
+    assert main([*words, "--submit"]) == 0
+    log = Path(output_of(submitted.read_text()))
+    assert log.name == "%j.log"
+    assert log.parent == place.root / "runs" / make_run(dataset).hash / "slurm"
+    assert log.parent.is_dir()
+
+
+def output_of(script: str) -> str:
+    (line,) = (line for line in script.splitlines() if line.startswith("#SBATCH --output="))
+    return line.partition("=")[2].strip('"')
 
 
 def test_options_of_the_engine_and_of_sbatch_may_be_repeated(
@@ -122,6 +149,12 @@ def test_a_run_of_a_store_can_be_launched_by_its_spec(
         (("--gpus-per-node", "1", "--data", "nowhere"), "nowhere"),
         (("--gpus-per-node", "1", "--engine=--fast"), "unrecognized arguments: --fast"),
         (("--gpus-per-node", "1", "--engine=--keep=1"), "keep is 1, but must be at least 2"),
+        (("--gpus-per-node", "1", "--slurm", "--notice", "0"), "notice is 0, but must be at least 1 second"),
+        (("--gpus-per-node", "1", "--slurm", "--notice", "-5"), "notice is -5, but must be at least 1 second"),
+        (("--gpus-per-node", "1", "--notice", "0"), "notice is 0, but must be at least 1 second"),
+        (("--gpus-per-node", "2", "--engine=--kernels=fused", "--engine=--tp=2"), "kernels is 'fused', but tp is 2"),
+        (("--gpus-per-node", "2", "--engine=--kernels=fused", "--tp", "2"), "kernels is 'fused', but tp is 2"),
+        (("--gpus-per-node", "2", "--engine=--kernels=fused", "--engine=--compile"), "they are not compiled"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_submitted(
@@ -132,6 +165,10 @@ def test_mistakes_are_found_before_anything_is_submitted(
     assert words in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
+
+
+def test_fused_kernels_may_be_asked_for_where_there_is_no_gpu(place: Place, dataset: TokenDataset) -> None:
+    assert main(launch(place, make_run(dataset), "--gpus-per-node", "2", "--engine=--kernels=fused")) == 0
 
 
 def test_a_job_without_gpus_asks_for_none(place: Place) -> None:
@@ -156,11 +193,14 @@ def test_two_nodes_save_at_a_notice_and_go_on_when_queued_again(
     tell("scancel", "--batch", "--signal=USR1", job)  # what the scheduler sends before the time limit
     log = directory.path / "slurm" / f"{job}.log"
     until(lambda: "the state is saved" in log.read_text(), "the notice is heeded")
-    (checkpoint,) = (directory.path / "dcp").iterdir()
+    (checkpoint,) = directory.distributed.iterdir()
+    saved = int(checkpoint.name.removeprefix("step-"))
+    assert 0 < saved < 300
     until(lambda: "Restarts=1" in tell("scontrol", "show", "job", job), "the job is queued again")
     until(directory.record, "the run comes to its end", seconds=200)
     record = directory.record()
     assert record is not None
     assert (record.status, record.steps, record.carried_by["ranks"]) == ("done", 300, 2)
     assert list(rows(directory, "train")) == list(range(1, 301))  # every row once, though it was interrupted
-    assert 0 < int(checkpoint.name.removeprefix("step-")) < 300
+    taken = [int(number) for number in re.findall(r"^step (\d+)/300  loss", log.read_text(), re.MULTILINE)]
+    assert sorted(taken) == list(range(1, 301))  # none twice: the second turn went on where the first had saved

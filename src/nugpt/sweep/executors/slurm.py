@@ -33,6 +33,8 @@ class SlurmOptions:
     def __post_init__(self) -> None:
         if self.tasks < 1:
             raise ValueError(f"tasks is {self.tasks}, but must be at least 1")
+        if self.notice < 1:
+            raise ValueError(f"notice is {self.notice}, but must be at least 1 second")
         if self.time_limit is not None and seconds_of(self.time_limit) <= 0:
             raise ValueError(f"time_limit is {self.time_limit!r}, but must be more than nothing")
         for option in self.extra:
@@ -116,7 +118,7 @@ def directives(asked: Mapping[str, object], options: SlurmOptions) -> list[str]:
     """The lines that ask the scheduler for these things, for a notice before the time limit, and for another turn."""
     # A notice as long as the limit would come at once, again and again, and nothing would ever be trained.
     limit = None if options.time_limit is None else seconds_of(options.time_limit)
-    notice = options.notice if limit is None else min(options.notice, limit // 4)
+    notice = options.notice if limit is None else max(1, min(options.notice, limit // 4))
     lines = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
     lines += [f"#SBATCH --signal=B:USR1@{notice}", f"#SBATCH --{'' if options.requeue else 'no-'}requeue"]
     return lines + [f"#SBATCH {option}" for option in options.extra]

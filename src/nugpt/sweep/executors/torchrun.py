@@ -12,6 +12,7 @@ from pathlib import Path
 from nugpt.store.atomic import write_bytes
 from nugpt.sweep.executors.slurm import SlurmOptions, directives, submit_script
 
+LOGS = "slurm"  # folder of a run's directory
 FIRST_PORT, PORTS = 20_000, 20_000  # the job's number chooses one of these, so that two jobs on a node do not meet
 
 
@@ -38,8 +39,20 @@ def torchrun(nodes: Nodes, python: str, training: Sequence[str]) -> list[str]:
     return [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nodes.gpus_per_node}", *training]
 
 
-def job_script(run: Path, nodes: Nodes, python: str, training: Sequence[str], options: SlurmOptions, gpus: bool) -> str:
-    """The job's script: a notice becomes a file that rank 0 looks for, and what is not finished is queued again."""
+def job_script(
+    run: Path,
+    nodes: Nodes,
+    python: str,
+    training: Sequence[str],
+    options: SlurmOptions,
+    gpus: bool,
+    logs: Path | None = None,
+) -> str:
+    """The job's script: a notice becomes a file that rank 0 looks for, and what is not finished is queued again.
+
+    SLURM makes no folder for a log, and a job whose folder is not there fails without one: without `logs`, a folder
+    that is there when the script is submitted, the log is written where that is done.
+    """
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", run.name)
     asked = {
         "job-name": f"nugpt-{name}",
@@ -51,7 +64,7 @@ def job_script(run: Path, nodes: Nodes, python: str, training: Sequence[str], op
         "partition": options.partition,
         "time": options.time_limit,
         "account": options.account,
-        "output": f'"{str(run).replace("%", "%%")}/slurm/%j.log"',
+        "output": f"nugpt-{name}-%j.log" if logs is None else f'"{str(logs).replace("%", "%%")}/%j.log"',
         "open-mode": "append",
     }
     command = " ".join(shlex.quote(word) for word in training)
@@ -88,7 +101,7 @@ def submit_job(run: Path, script: str) -> str:
     """Keep the script with the run, submit it, and return the job's id."""
     if shutil.which("sbatch") is None:
         raise ValueError("--submit needs the program sbatch on PATH")
-    path = run / "slurm" / "job.sh"
+    path = run / LOGS / "job.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, script.encode())
     return submit_script(path, f"run {run.name}")
