@@ -83,11 +83,19 @@ def quiet() -> None:
         warnings.filterwarnings("ignore", message=theirs)
     logging.getLogger().setLevel(logging.WARNING)  # the logger that TorchTitan uses
     logging.getLogger().addFilter(_matters)
+    logging.getLogger("torch.distributed.tensor._redistribute").addFilter(_matters)
 
 
 def _matters(record: logging.LogRecord) -> bool:
-    """Whether a line of theirs is more than a guess at the device's peak FLOP/s, which nothing here reports."""
-    return not record.getMessage().startswith(("Error running lspci", "Peak flops undefined"))
+    """Whether a line of theirs is more than one of these."""
+    theirs = (
+        "Error running lspci",  # for the device's peak FLOP/s, which nothing here reports
+        "Peak flops undefined",
+        # A matrix that FSDP2 and tensor parallelism cut is gathered in two goes, at the few steps that are measured.
+        # Gathering adds nothing up, so that no order of sums differs, as the line fears.
+        "While redistributing from",
+    )
+    return not record.getMessage().startswith(theirs)
 
 
 def sum_gradients_unscaled(model: torch.nn.Module) -> None:
