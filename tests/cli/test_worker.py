@@ -1,7 +1,8 @@
-"""`nugpt worker` on several plans."""
+"""`nugpt worker` on several plans, and what it tells the engine of each."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from tests.sweep.small import STALE_AFTER, FakeEngine, make_plan, record_of
 
 from nugpt.cli import worker as command
 from nugpt.cli.main import main
+from nugpt.cli.run_arguments import Carrier
+from nugpt.engines.lab import Options
+from nugpt.engines.titan.engine import TitanEngine
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.claims import claim
@@ -43,3 +47,52 @@ def test_a_worker_alone_does_a_later_plan_before_it_waits_for_another_launch(
     assert main([str(word) for word in words]) == 0
     assert [len(ensemble) for ensemble in engine.ensembles] == [4, 5]
     assert all(store.run(spec).has_ended() for d in (first, second) for spec in d.plan().specs())
+
+
+# A value other than the default for everything that `sweep` and `study` take about how runs are carried.
+CARRIED: dict[str, Any] = {
+    "device": "cpu",
+    "kernels": "plain",
+    "compile": True,
+    "attention": "plain",
+    "loss": "plain",
+    "micro_batch": 4,
+    "checkpoint_every": 7,
+    "keep": 3,
+    "log_every": 5,
+    "threads": 3,
+    "measure": ("alignment",),
+    "measure_points": 6,
+    "measure_windows": 2,
+}
+
+
+def titan_engine(options: Options, mesh: dict[str, Any] | None = None) -> TitanEngine:
+    launch = {"data": "tokens", "titan": 2} | ({} if mesh is None else {"titan_mesh": mesh})
+    engine = command._engine(launch, options)
+    assert isinstance(engine, TitanEngine)
+    return engine
+
+
+def test_titan_is_told_all_that_a_plan_says_of_how_runs_are_carried() -> None:
+    assert {*CARRIED, "deterministic"} == {field.name for field in fields(Carrier)}
+    told = titan_engine(Carrier(**CARRIED).options())
+    assert {**asdict(told.options), "threads": told.threads}.items() >= CARRIED.items()
+    environment = told._environment()
+    assert environment is not None
+    assert environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_titan_is_told_the_plans_mesh() -> None:
+    told = titan_engine(Options(), {"tp": 2, "replicate": 1, "activations": "full"})
+    assert (told.options.tp, told.options.replicate, told.options.activations) == (2, 1, "full")
+    assert titan_engine(Options()).options.tp == 1  # a plan launched before it could say so
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"deterministic": True}, "deterministic is asked for"), ({"device": "cuda:1"}, "device is 'cuda:1'")],
+)
+def test_what_titan_has_not_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        titan_engine(replace(Options(), **changes))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from nugpt.engines.titan import options as options_module
+from nugpt.engines.titan.__main__ import read_arguments
 from nugpt.engines.titan.options import Mesh, TitanOptions, mesh_of
 from nugpt.spec import preset
 from nugpt.spec.parametrization import parametrization
@@ -100,3 +101,34 @@ def test_fused_kernels_asked_for_where_they_do_not_apply(
     spec = replace(SPEC, model=replace(MODEL, architecture=architecture), table=table, multipliers={})
     with pytest.raises(ValueError, match=words):
         TitanOptions(kernels="fused", **options).kernels_for(spec, "cuda")
+
+
+# A value other than the default for every option.
+OTHER: dict[str, Any] = {
+    "device": "cpu",
+    "tp": 2,
+    "replicate": 2,
+    "micro_batch": 4,
+    "activations": "full",
+    "kernels": "plain",
+    "compile": False,
+    "reshard": "never",
+    "attention": "sdpa",
+    "loss": "plain",
+    "checkpoint_every": 7,
+    "keep": 3,
+    "log_every": 5,
+    "measure": ("alignment", "lerp"),
+    "measure_points": 6,
+    "measure_windows": 2,
+    "timeout": 30,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, OTHER, {"compile": True}, {"measure": ()}])
+def test_ranks_read_the_options_they_are_told(changes: dict[str, Any]) -> None:
+    assert set(OTHER) == {field.name for field in fields(TitanOptions)}
+    options = TitanOptions(**changes)
+    request, _ = read_arguments(["--recipe", "r", "--data", "d", *options.arguments(), "--store", "s"])
+    assert request.options == options
+    assert len(options.arguments()) >= len(changes)
