@@ -15,6 +15,7 @@ from nugpt.spec.run import RunSpec
 FORMAT = 1
 RECIPE, RULES = "nugpt recipe", "nugpt rules"
 NO_DATA = "unspecified"  # where no data set is known: null in a recipe
+WORDS = {"lr": "learning rate", "init": "initial value", "weight_decay": "weight decay", "eps": "ε"}
 
 
 def recipe_of(run: RunSpec, recommended: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def recipe_of(run: RunSpec, recommended: Mapping[str, Any] | None = None) -> dic
         "format": FORMAT,
         "kind": RECIPE,
         "run": values,
-        "resolved": json.loads(json.dumps(run.resolved().to_dict())),
+        "resolved": _stated(run),
         "recommended": None if recommended is None else dict(recommended),
     }
 
@@ -64,16 +65,17 @@ def read_recipe(values: Mapping[str, Any], data: str | None = None) -> RunSpec:
     return spec
 
 
+def _stated(run: RunSpec) -> Any:
+    """Every number that the run's table gives, as a file holds them."""
+    return json.loads(json.dumps(run.resolved().to_dict()))
+
+
 def _check_stated(stated: Mapping[str, Any], spec: RunSpec) -> None:
     """A recipe says its numbers twice; where the two differ, somebody changed one of them."""
-    true = json.loads(json.dumps(spec.resolved().to_dict()))
-    for path, value in _leaves(true):
+    for path, value in _leaves(_stated(spec)):
         given = _at(stated, path)
         if not _same(given, value):
             raise ValueError(f"recipe states {given!r} as {_in_words(path)}, but its table gives {value!r}")
-
-
-WORDS = {"lr": "learning rate", "init": "initial value", "weight_decay": "weight decay", "eps": "ε"}
 
 
 def _in_words(path: tuple[str | int, ...]) -> str:

@@ -228,6 +228,17 @@ def _heads_backward(
             tl.store(partial + to + HALF, tl.sum(d_second, 0), mask=(half < HALF)[None, :])
 
 
+def lying(x: Tensor) -> Tensor:
+    """The operand as the kernels read it: a head's numbers side by side, each head at a multiple of 16 bytes."""
+    fits = x.stride(3) == 1 and all(n % 8 == 0 for n in x.stride()[:3]) and x.data_ptr() % 16 == 0
+    return x if fits else x.contiguous()
+
+
+def eighths(*tensors: Tensor) -> list[int]:
+    """Strides of batch, token and head."""
+    return [stride // 8 for x in tensors for stride in x.stride()[:3]]
+
+
 def _tile(heads: Heads, together: int, kernel: str) -> tuple[int, int, int, int]:
     """Rows, heads and numbers of half a head in a tile, and its warps; whole tiles cover `together` heads."""
     tiling = TILINGS[kernel]
@@ -272,12 +283,11 @@ def rotate_scale_backward(
     dx = torch.empty_like(x_RNC)
     scaled = stored_RKH is not None
     partial = x_RNC.new_empty(R, P, Q + K, H, dtype=torch.float32) if scaled else None
-    dq, dk, dv = (g if g.stride(3) == 1 and all(n % 8 == 0 for n in g.stride()[:3]) else g.contiguous() for g in grads)
-    strides = [stride // 8 for g in (dq, dk, dv) for stride in g.stride()[:3]]
+    dq, dk, dv = (lying(g) for g in grads)
     launch(
         _heads_backward, (P, groups, R),
-        x_RNC, stored_RKH, gain_R, cos, sin, dq, dk, dv, *strides, dx, partial, N, heads.tokens, P, Q, K, H, W,
-        scaled, rows, across, block, TILINGS["heads backward"].stages, num_warps=warps,
+        x_RNC, stored_RKH, gain_R, cos, sin, dq, dk, dv, *eighths(dq, dk, dv), dx, partial, N, heads.tokens, P,
+        Q, K, H, W, scaled, rows, across, block, TILINGS["heads backward"].stages, num_warps=warps,
     )  # fmt: skip
     if partial is None or gain_R is None:
         return dx, None

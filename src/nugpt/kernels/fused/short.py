@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nugpt.kernels.fused.heads import eighths, lying
 from nugpt.kernels.fused.launch import launch
 
 MOST_TOKENS, MOST_WIDTH = 1024, 128
@@ -186,17 +187,6 @@ def options(kernel: str) -> dict[str, int]:
     """What a kernel's launch is told beside its arguments."""
     tiles = TILES[kernel]
     return {"num_warps": tiles.warps} | ({} if tiles.registers is None else {"maxnreg": tiles.registers})
-
-
-def lying(x: Tensor) -> Tensor:
-    """The operand as the kernels read it: a head's numbers side by side, each head at a multiple of 16 bytes."""
-    fits = x.stride(3) == 1 and all(n % 8 == 0 for n in x.stride()[:3]) and x.data_ptr() % 16 == 0
-    return x if fits else x.contiguous()
-
-
-def eighths(*tensors: Tensor) -> list[int]:
-    """Strides of batch, token and head."""
-    return [stride // 8 for x in tensors for stride in x.stride()[:3]]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -12,16 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nugpt.kernels.fused.heads import Heads, turned, turned_back
+from nugpt.kernels.fused.heads import Heads, eighths, lying, turned, turned_back
 from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.short import (
     LOG2_E,
     STRIDES,
     TILES,
-    eighths,
     head_of,
     loaded,
-    lying,
     numbers_of,
     options,
     parts,
