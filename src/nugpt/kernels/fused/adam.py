@@ -30,7 +30,7 @@ class ColumnTile:
 
 # Of tiles whose columns are followed all the way down. Memory comes in whole lines of 32 numbers; narrower where the
 # matrices are so small that wide ones would not occupy the whole chip.
-COLUMN_TILES = (ColumnTile(64, 32), ColumnTile(128, 16), ColumnTile(128, 8))
+COLUMN_TILES = (ColumnTile(64, 32, stages=3), ColumnTile(128, 16, stages=3), ColumnTile(128, 8))
 
 
 @dataclass(frozen=True)

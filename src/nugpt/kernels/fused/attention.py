@@ -19,9 +19,6 @@ from nugpt.kernels.fused.heads import Heads, rotate_scale_backward
 
 Saved = tuple[Any, ...]
 
-# Whether `short` is offered. It has been run by Triton's interpreter and compiled for Hopper: not before a GPU has.
-OURS = False
-
 # About a millisecond, in which Python launches all that is timed: a step is replayed as a graph, without such gaps.
 SLEEP_CYCLES = 2_000_000
 
@@ -150,7 +147,7 @@ def candidates(heads: Heads, dtype: torch.dtype, device: torch.device, determini
         return ("efficient",)
     # Torch makes flash attention's backward pass deterministic on request, ours is; cuDNN's is not.
     libraries, ours = ("flash",) if deterministic else ("flash", "cudnn"), ("short",)
-    return (*ours, *libraries) if OURS and short.takes(heads.tokens, heads.width) else libraries
+    return (*ours, *libraries) if short.takes(heads.tokens, heads.width) else libraries
 
 
 @cache

@@ -20,6 +20,8 @@ from torch.nn import functional
 from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import TILINGS, inverse_length, total, walkers, warps_for
 
+NARROW = 64  # heads up to this width are worked on many at a time, and loads of the next tiles gain nothing
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -100,6 +102,14 @@ def _turns(cos, sin, token, half, mask, APART: tl.constexpr, HEADS: tl.constexpr
     # One address for each number of the heads' tile: threads load what they need and need not meet to share it out.
     at = token[:, None, None] * APART + half[None, None, :] + tl.zeros((1, HEADS, 1), tl.int32)
     return tl.load(cos + at, mask=mask, other=0.0), tl.load(sin + at, mask=mask, other=0.0)
+
+
+@triton.jit
+def _places(row, T, by_batch, by_token, by_head, head):
+    """Where these heads of these rows begin in an operand of (batch, token, head) with these strides."""
+    # Strides come as eighths: a thread may then load eight numbers at once whatever they are.
+    rows = (row // T) * (by_batch * 8) + (row % T) * (by_token * 8)
+    return rows[:, None, None] + (head * (by_head * 8))[None, :, None]
 
 
 @triton.jit
@@ -184,45 +194,45 @@ def _heads_backward(
     HALF: tl.constexpr = H // 2
     APART: tl.constexpr = W // 2
     PADDED: tl.constexpr = H < W
-    # No branch within the loop, so that loads of the next tiles are under way: values are loaded and given on as they
-    # are, and what only queries and keys need is masked for them.
-    turns = (head < Q + K)[None, :, None]
-    source, by_batch, by_token, by_head, before = dq, q_batch, q_token, q_head, 0
-    if begin >= Q + K:
-        source, by_batch, by_token, by_head, before = dv, v_batch, v_token, v_head, Q + K
-    elif begin >= Q:
-        source, by_batch, by_token, by_head, before = dk, k_batch, k_token, k_head, Q
     inside = (half < HALF)[None, None, :]
-    if SCALED:
-        s_first, s_second = _scales(stored, gain, r, head, half, inside & (head < Q + K)[None, :, None], Q, K, H, ROWS)
-        d_first = tl.zeros((ROWS, HEADS, BLOCK), tl.float32)
-        d_second = tl.zeros((ROWS, HEADS, BLOCK), tl.float32)
-    for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        wide = (rows < N)[:, None, None] & (half < APART)[None, None, :]
-        row = r.to(tl.int64) * N + rows
-        batch, token = (row // T)[:, None, None], (row % T)[:, None, None]
-        # Strides come as eighths: a thread may then load eight numbers at once whatever they are.
-        came = batch * (by_batch * 8) + token * (by_token * 8) + ((head - before) * (by_head * 8))[None, :, None]
-        g_first, g_second = _pair(
-            source, came + half[None, None, :], wide, inside | (head >= Q + K)[None, :, None], APART, PADDED
-        )
-        at = row[:, None, None] * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
-        c, s = _turns(cos, sin, rows % T, half, wide & turns, APART, HEADS)
+    # A loop for values and one for the others, neither with a branch inside, so that loads of the next tiles are under way.
+    if begin >= Q + K:
+        for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
+            rows = tile * ROWS + tl.arange(0, ROWS)
+            wide = (rows < N)[:, None, None] & (half < APART)[None, None, :]
+            row = r.to(tl.int64) * N + rows
+            came = _places(row, T, v_batch, v_token, v_head, head - Q - K) + half[None, None, :]
+            at = row[:, None, None] * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
+            tl.store(dx + at, tl.load(dv + came, mask=wide), mask=wide)
+            tl.store(dx + at + APART, tl.load(dv + came + APART, mask=wide), mask=wide)
+    else:
+        source, by_batch, by_token, by_head, before = dq, q_batch, q_token, q_head, 0
+        if begin >= Q:
+            source, by_batch, by_token, by_head, before = dk, k_batch, k_token, k_head, Q
         if SCALED:
-            x_first, x_second = _pair(x, at, wide & turns, inside, APART, PADDED)
-            first, second, more_first, more_second = turned_back(
-                g_first, g_second, x_first, x_second, c, s, s_first, s_second, 2
-            )
-            d_first += more_first
-            d_second += more_second
-        else:
-            first, second = turned(g_first, g_second, c, -s)
-        first, second = tl.where(turns, first, g_first), tl.where(turns, second, g_second)
-        tl.store(dx + at, first.to(dx.dtype.element_ty), mask=wide)
-        tl.store(dx + at + APART, second.to(dx.dtype.element_ty), mask=wide)
-    if SCALED:  # noqa: SIM102 - known when compiled, the other is not
-        if begin < Q + K:
+            s_first, s_second = _scales(stored, gain, r, head, half, inside, Q, K, H, ROWS)
+            d_first = tl.zeros((ROWS, HEADS, BLOCK), tl.float32)
+            d_second = tl.zeros((ROWS, HEADS, BLOCK), tl.float32)
+        for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
+            rows = tile * ROWS + tl.arange(0, ROWS)
+            wide = (rows < N)[:, None, None] & (half < APART)[None, None, :]
+            row = r.to(tl.int64) * N + rows
+            came = _places(row, T, by_batch, by_token, by_head, head - before) + half[None, None, :]
+            first, second = _pair(source, came, wide, inside, APART, PADDED)
+            at = row[:, None, None] * ((Q + 2 * K) * W) + (head * W)[None, :, None] + half[None, None, :]
+            c, s = _turns(cos, sin, rows % T, half, wide, APART, HEADS)
+            if SCALED:
+                x_first, x_second = _pair(x, at, wide, inside, APART, PADDED)
+                first, second, more_first, more_second = turned_back(
+                    first, second, x_first, x_second, c, s, s_first, s_second, 2
+                )
+                d_first += more_first
+                d_second += more_second
+            else:
+                first, second = turned(first, second, c, -s)
+            tl.store(dx + at, first.to(dx.dtype.element_ty), mask=wide)
+            tl.store(dx + at + APART, second.to(dx.dtype.element_ty), mask=wide)
+        if SCALED:
             to = ((r.to(tl.int64) * P + p) * (Q + K) + head)[:, None] * H + half[None, :]
             tl.store(partial + to, tl.sum(d_first, 0), mask=(half < HALF)[None, :])
             tl.store(partial + to + HALF, tl.sum(d_second, 0), mask=(half < HALF)[None, :])
@@ -277,9 +287,10 @@ def rotate_scale_backward(
     """From the gradients of q, k and v, (R·B, T, heads, W), those of the product and of `stored`."""
     R, N, _ = x_RNC.shape
     Q, K, H, W = heads.queries, heads.keys, heads.dim, heads.width
-    rows, across, block, warps = _tile(heads, gcd(Q, K), "heads backward")
+    kernel = "wide heads backward" if W > NARROW else "heads backward"
+    rows, across, block, warps = _tile(heads, gcd(Q, K), kernel)
     groups = (Q + 2 * K) // across
-    P = walkers(triton.cdiv(N, rows), R * groups, x_RNC.device, warps, "heads backward")
+    P = walkers(triton.cdiv(N, rows), R * groups, x_RNC.device, warps, kernel)
     dx = torch.empty_like(x_RNC)
     scaled = stored_RKH is not None
     partial = x_RNC.new_empty(R, P, Q + K, H, dtype=torch.float32) if scaled else None
@@ -287,7 +298,7 @@ def rotate_scale_backward(
     launch(
         _heads_backward, (P, groups, R),
         x_RNC, stored_RKH, gain_R, cos, sin, dq, dk, dv, *eighths(dq, dk, dv), dx, partial, N, heads.tokens, P,
-        Q, K, H, W, scaled, rows, across, block, TILINGS["heads backward"].stages, num_warps=warps,
+        Q, K, H, W, scaled, rows, across, block, TILINGS[kernel].stages, num_warps=warps,
     )  # fmt: skip
     if partial is None or gain_R is None:
         return dx, None

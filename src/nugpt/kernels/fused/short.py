@@ -40,9 +40,9 @@ class Tiles:
 
 # Data, so that a benchmark can try others; every choice gives the same result up to the order of sums.
 TILES: dict[str, Tiles] = {
-    "forward": Tiles(128, 64, warps=8, stages=3),
-    "queries": Tiles(128, 64, warps=8, stages=3),
-    "keys": Tiles(64, 64, warps=4, stages=3),
+    "forward": Tiles(64, 64, warps=4, stages=3),
+    "queries": Tiles(64, 64, warps=4, stages=3, split=True),
+    "keys": Tiles(64, 64, warps=4, stages=2, split=True),
 }
 
 
