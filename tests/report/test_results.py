@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, best_log2_lr, fill
+from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, best_log2_lr, fill, loss_of
 from tests.report.small import hostile_plan
 
 from nugpt.cli.main import main
@@ -252,6 +252,24 @@ def test_mistakes_are_told(
     assert main(["report", str(archive), "-o", str(tmp_path / "docs"), *words]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "docs").exists()
+
+
+def test_where_one_learning_rate_was_run_no_optimum_is_spoken_of(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    made = plan(STUDIES["alignment_val"], "tiny", SETTING)
+    fill(store, made)
+    assert main(["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]) == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    section = page.split("\n## alignment_val at tiny\n")[1].split("\n## ")[0]
+    assert "edge-censored" not in section
+    assert "best log₂ η" not in section
+    (lr,) = {spec.lr for spec in made.specs()}
+    at = f"{math.log2(lr):.2f}".replace("-", "−")
+    for heads in {spec.model.n_heads for spec in made.specs()}:
+        losses = [loss_of(spec) for spec in made.specs() if spec.model.n_heads == heads]
+        mean = sum(losses) / len(losses)
+        row = [f"heads {heads}", str(len(losses)), at, f"{mean:.3f}", f"{mean - 0.5:.3f}", f"{mean + 1.0:.3f}"]
+        assert f"| {' | '.join(row)} |" in section
 
 
 def test_a_plan_of_ones_own_has_its_section_and_its_labels_are_no_markup(tmp_path: Path) -> None:

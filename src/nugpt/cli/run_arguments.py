@@ -41,9 +41,9 @@ class Carrier:
     compile: bool | None = None
     """True or False; by default on a GPU only."""
     attention: str = "folded"
-    """folded, sdpa or plain."""
+    """Of the plain functions: folded, sdpa or plain; on a GPU another than folded takes them."""
     loss: str = "chunked"
-    """chunked or plain."""
+    """Of the plain functions: chunked or plain; on a GPU another than chunked takes them."""
     micro_batch: int | None = None
     """Sequences per forward and backward pass; gradients are accumulated. The whole batch by default."""
     checkpoint_every: int | None = None

@@ -325,6 +325,8 @@ def _losses(found: PlanAnswer) -> str:
     """Each curve's optimum, and the loss on each source at the learning rate of the grid next to it."""
     keys = varying(found.plan.curves)
     rows, sources = [], _sources(found)
+    if all(len({run.log2_lr for run in curve.runs}) == 1 for curve in found.plan.curves):
+        return _losses_alone(found, keys, sources)
     for one in found.fitted.curves:
         curve = found.runs_of(one)
         best = one.optimum
@@ -337,6 +339,24 @@ def _losses(found: PlanAnswer) -> str:
     told = (
         "Optima, and the validation loss on each source at the nearest learning rate that was run, averaged over seeds:"
     )
+    return _folded(told, columns, rows)
+
+
+def _losses_alone(found: PlanAnswer, keys: Sequence[str], sources: Sequence[str]) -> str:
+    """Each curve's loss, in all and on each source, where one learning rate was run: there is no optimum to find."""
+    rows = []
+    for curve in found.plan.curves:
+        at, by_source = _by_source(curve, None)
+        losses = [float(run.loss) for run in curve.runs if run.trained and run.loss is not None]
+        mean = sum(losses) / len(losses) if losses else None
+        shown = [number(by_source.get(source), 3) for source in sources]
+        rows.append([label_text(curve, keys) or "all", str(_seeds(curve)), number(at), number(mean, 3), *shown])
+    columns = ["curve", "seeds", "log₂ η", "loss", *sources]
+    return _folded("The validation loss, and that on each source, averaged over seeds:", columns, rows)
+
+
+def _folded(told: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table under what is told of it, folded away where it is long."""
     made = table(columns, rows)
     if len(rows) > FOLD:
         return f"<details><summary>{told}</summary>\n\n{made}\n\n</details>"

@@ -77,6 +77,19 @@ def test_which_kernels_run(
     assert options.compiles(torch.device(device), found) is (found == "plain" and (compile or device == "cuda"))
 
 
+def test_whoever_asks_for_a_plain_function_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    cuda = torch.device("cuda")
+    for asked in (Options(attention="sdpa"), Options(attention="plain"), Options(loss="plain")):
+        assert asked.kernels_on(cuda, "normalized") == "plain"
+    assert Options(attention="folded", loss="chunked").kernels_on(cuda, "normalized") == "fused"
+    assert Options(kernels="fused", compile=False).kernels_on(cuda, "normalized") == "fused"
+    with pytest.raises(ValueError, match="kernels is 'fused', but attention 'sdpa' is one of the plain functions"):
+        Options(kernels="fused", attention="sdpa").kernels_on(cuda, "normalized")
+    with pytest.raises(ValueError, match="kernels is 'fused', but loss 'plain' is one of the plain functions"):
+        Options(kernels="fused", loss="plain").kernels_on(cuda, "normalized")
+
+
 def test_fused_kernels_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="Triton is not installed"):

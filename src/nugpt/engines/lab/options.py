@@ -14,6 +14,7 @@ from nugpt.kernels.cross_entropy import loss_named
 KERNELS = ("auto", "plain", "fused")
 FUSED_ARCHITECTURES = ("normalized", "prenorm")
 MEASURES = ("alignment", "lerp")
+FOLDED, CHUNKED = "folded", "chunked"
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Options:
     device: str = "auto"  # auto: cuda when there is one, else cpu
     kernels: str = "auto"  # auto: fused on a GPU that Triton can compile for, else plain
     compile: bool | None = None  # of the plain functions; None: on a GPU only
-    attention: str = "folded"
-    loss: str = "chunked"
+    attention: str = FOLDED  # of the plain functions
+    loss: str = CHUNKED  # of the plain functions
     micro_batch: int | None = None  # sequences per forward and backward; None: the whole batch at once
     checkpoint_every: int | None = None  # steps; None: ten times a run, at least a minute apart
     keep: int = 2  # checkpoints kept
@@ -73,13 +74,24 @@ class Options:
         return device
 
     def kernels_on(self, device: torch.device, architecture: str) -> str:
-        """`fused` or `plain`: as asked, else fused where there is a GPU, Triton and a kernel for the architecture."""
-        if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or self.compile is not None)):
+        """`fused` or `plain`: as asked, else fused where there is a GPU, Triton and a kernel for the architecture.
+
+        Whoever asks for something of the plain functions gets them.
+        """
+        plain = self._of_plain_functions()
+        asked = plain is not None or self.compile is not None
+        if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or asked)):
             return "plain"
-        reason = why_not_fused(architecture, device)
+        reason = f"{plain} is one of the plain functions" if plain else why_not_fused(architecture, device)
         if self.kernels == "fused" and reason:
             raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
         return "plain" if reason else "fused"
+
+    def _of_plain_functions(self) -> str | None:
+        """The attention or loss that is asked for and not the usual one, or None: fused kernels bring their own."""
+        if self.attention != FOLDED:
+            return f"attention {self.attention!r}"
+        return f"loss {self.loss!r}" if self.loss != CHUNKED else None
 
     def compiles(self, device: torch.device, kernels: str = "plain") -> bool:
         """Whether to compile: as asked, else on a GPU only; fused kernels need it not."""

@@ -195,7 +195,7 @@ def _heads_backward(
     APART: tl.constexpr = W // 2
     PADDED: tl.constexpr = H < W
     inside = (half < HALF)[None, None, :]
-    # A loop for values and one for the others, neither with a branch inside, so that loads of the next tiles are under way.
+    # A loop for values and one for the others, neither with a branch inside: loads of the next tiles can be under way.
     if begin >= Q + K:
         for tile in tl.range(p, tl.cdiv(N, ROWS), P, num_stages=STAGES):
             rows = tile * ROWS + tl.arange(0, ROWS)
