@@ -120,7 +120,10 @@ def test_plans_of_one_study_are_told_apart_and_a_small_one_does_not_stand_in(tmp
     assert "**Complete**" in part(text, names[2])
     assert "| seeds | 1 on " in part(text, names[1])  # a second at one learning rate is not a second seed
     assert "2 on" not in part(text, names[1]).split("| seeds |")[1].splitlines()[0]
-    assert f"{BEGIN}\nSo far " in (tmp_path / "README.md").read_text()
+    readme = (tmp_path / "README.md").read_text()
+    assert "**not complete (so far: holds)**" in readme
+    assert "(scale `lab`)" in readme
+    assert "(scale `tiny`)" not in readme
 
 
 def test_a_study_whose_runs_were_not_measured_is_not_complete(tmp_path: Path) -> None:

@@ -215,15 +215,36 @@ def test_while_nothing_is_there_the_readme_says_so(tmp_path: Path) -> None:
     assert page.count("**Not run yet.**") == len(STUDIES)
 
 
-def test_while_the_width_study_is_not_complete_the_readme_leads_to_the_page(tmp_path: Path) -> None:
+def test_while_the_width_study_says_too_little_the_readme_leads_to_the_page(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs")
-    fill(store, plan(STUDIES["width-fixed-steps"], "tiny", SETTING), but=1)
-    (tmp_path / "README.md").write_text(README)
-    words = ["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]
-    assert main([*words, "--readme", str(tmp_path / "README.md")]) == 0
-    told = f"So far 17 runs, {17 * WALL_S / REPLICAS / 60:.1f} GPU-minutes: [docs/results.md](docs/results.md)"
-    assert f"{BEGIN}\n{told}" in (tmp_path / "README.md").read_text()
+    made = plan(STUDIES["width-fixed-steps"], "tiny", SETTING)
+    fill(store, made, but=len(made.specs()) - 7)  # of one table alone
+    readme = written(store, tmp_path)
+    told = f"So far 7 runs, {7 * WALL_S / REPLICAS / 60:.1f} GPU-minutes: [docs/results.md](docs/results.md)"
+    assert f"{BEGIN}\n{told}" in readme
     assert not list((tmp_path / "docs").rglob("headline*"))
+
+
+def test_what_the_width_study_says_so_far_is_shown_as_such(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    made = plan(STUDIES["width-fixed-steps"], "lab", SETTING)
+    fill(store, made)
+    (store.run(min(made.specs(), key=lambda spec: spec.lr)).path / "record.json").unlink()
+    there = len(list(store.root.glob("*/record.json")))
+    readme = written(store, tmp_path)
+    assert "it falls — **not complete (so far: holds)**, −0." in readme
+    assert f"Of this study {there} of {there + 1} runs have ended." in readme
+    assert "it falls: not complete (so far: holds);" in readme  # where the figure cannot be seen
+    assert f"{there} runs, {there * WALL_S / REPLICAS / 60:.1f} GPU-minutes so far." in readme
+    assert len(list((tmp_path / "docs").rglob("headline*"))) == 2
+
+
+def written(store: Store, folder: Path) -> str:
+    """The README that a report on this store leaves."""
+    (folder / "README.md").write_text(README)
+    words = ["report", str(store.root), "-o", str(folder / "docs"), "--results", "--readme", str(folder / "README.md")]
+    assert main(words) == 0
+    return (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

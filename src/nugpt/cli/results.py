@@ -224,13 +224,13 @@ def _readme(
     texts: dict[Path, str],
 ) -> str:
     from nugpt.report.figures.headline import draw_headline, held_out_star, paths_over_width
-    from nugpt.report.readme import HELD_OUT, WIDTH, answered, first_screen, replaced
+    from nugpt.report.readme import HELD_OUT, answered, first_screen, replaced, width_study
     from nugpt.report.results import scale_words
     from nugpt.report.vector import svg
     from nugpt.report.write import settle
 
     figures: dict[str, str] = {}
-    width, held_out = answered(sections, WIDTH), answered(sections, HELD_OUT)
+    width, held_out = width_study(sections), answered(sections, HELD_OUT)
     paths = paths_over_width(width.found) if width is not None and width.found is not None else {}
     commands: list[Shown] = []
     if len(paths) == 2 and width is not None and width.found is not None:
@@ -294,7 +294,7 @@ def _between(lines: Sequence[str], first: str, last: str) -> list[str] | None:
 
 
 def _end_of_run(path: Path, plan: str) -> list[str]:
-    """What a plan's launch prints once all its runs have ended."""
+    """What a plan's launch prints at its end."""
     from nugpt.store import opened
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.state import plan_state, spent

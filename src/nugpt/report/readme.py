@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nugpt.report.answers import Judged, PlanAnswer
-from nugpt.report.results import COMPLETE, NOT_RUN, USUAL, Section, estimates, minutes, minutes_word
+from nugpt.report.answers import Judged
+from nugpt.report.results import COMPLETE, NOT_RUN, USUAL, Section, estimates, minutes, minutes_word, verdict_words
 from nugpt.spec.scales import SCALES
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -29,9 +29,25 @@ class Shown:
 
 def answered(sections: Sequence[Section], id: str) -> Section | None:
     """The study's section of the largest scale that was begun, where it is complete: no smaller one stands in."""
+    return next((s for s in _of_largest_scale(sections, id) if s.state == COMPLETE), None)
+
+
+def width_study(sections: Sequence[Section]) -> Section | None:
+    """The study of the figure: complete, or so far that both tables' slopes have an estimate, which is then said."""
+
+    def tells(section: Section) -> bool:
+        judged = section.found.judged[:2] if section.found is not None else ()
+        slopes = [estimate for one in judged for estimate in one.verdict.estimates]
+        return len(slopes) == 2 and all(estimate.value is not None for estimate in slopes)
+
+    so_far = (s for s in _of_largest_scale(sections, WIDTH) if tells(s))
+    return answered(sections, WIDTH) or next(so_far, None)
+
+
+def _of_largest_scale(sections: Sequence[Section], id: str) -> list[Section]:
     mine = [s for s in sections if s.study.id == id and s.state != NOT_RUN]
     largest = next((scale for scale in SCALES if any(s.scale == scale for s in mine)), None)  # they begin with `paper`
-    return next((s for s in mine if s.scale == largest and s.state == COMPLETE), None)
+    return [s for s in mine if s.scale == largest]
 
 
 def _scale(section: Section) -> str:
@@ -42,15 +58,15 @@ def _scale(section: Section) -> str:
 def first_screen(
     sections: Sequence[Section], figures: Mapping[str, str], commands: Sequence[Shown], scale: str, page: str
 ) -> str:
-    """What stands between the markers; a plain sentence while the width study is not complete or has no figure."""
-    width = answered(sections, WIDTH)
+    """What stands between the markers; a plain sentence while the width study has too little to say for a figure."""
+    width = width_study(sections)
     if width is None or width.found is None or not figures:
         runs = {run.id: run for section in sections for run in section.runs if run.ended}.values()
         so_far = (
             f"So far {len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}: [{page}]({page}) has what they say."
         )
         return so_far if runs else NOTHING
-    parts = [_figure(width.found, figures, _scale(width)), _caption(sections, width)]
+    parts = [_figure(width, figures), _caption(sections, width)]
     if (line := _loss_line(sections)) is not None:
         parts.append(line)
     parts += [_command(one) for one in commands]
@@ -58,8 +74,10 @@ def first_screen(
     return "\n\n".join(parts)
 
 
-def _figure(found: PlanAnswer, figures: Mapping[str, str], scale: str) -> str:
-    told = "; ".join(f"{one.claim.text.rstrip('.')}: {one.verdict.answer or 'open'}" for one in found.judged[:2])
+def _figure(width: Section, figures: Mapping[str, str]) -> str:
+    assert width.found is not None
+    judged, scale = width.found.judged[:2], _scale(width)
+    told = "; ".join(f"{one.claim.text.rstrip('.')}: {verdict_words(width, one)}" for one in judged)
     return (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{figures["dark"]}">\n'
@@ -70,16 +88,22 @@ def _figure(found: PlanAnswer, figures: Mapping[str, str], scale: str) -> str:
 
 def _caption(sections: Sequence[Section], width: Section) -> str:
     assert width.found is not None
-    told = [f"{_said(one)}, octaves of η per octave of width{_scale(width)}." for one in width.found.judged[:2]]
+    told = [f"{_said(width, one)}, octaves of η per octave of width{_scale(width)}." for one in width.found.judged[:2]]
+    if width.state != COMPLETE:
+        told.append(f"Of this study {_ended(width):,} of {_ended(width) + width.left:,} runs have ended.")
     held_out = answered(sections, HELD_OUT)
     if held_out is not None and held_out.found is not None:
         one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
-        told.append(f"{_said(one)}, octaves{_scale(held_out)}.")
+        told.append(f"{_said(held_out, one)}, octaves{_scale(held_out)}.")
     return " ".join(told) + " In brackets: 90 % intervals."
 
 
-def _said(one: Judged) -> str:
-    return f"{one.claim.text.rstrip('.')} — **{one.verdict.answer or 'open'}**, {estimates(one)}"
+def _said(section: Section, one: Judged) -> str:
+    return f"{one.claim.text.rstrip('.')} — **{verdict_words(section, one)}**, {estimates(one)}"
+
+
+def _ended(section: Section) -> int:
+    return sum(run.ended for run in section.runs)
 
 
 def _loss_line(sections: Sequence[Section]) -> str | None:
@@ -87,7 +111,7 @@ def _loss_line(sections: Sequence[Section]) -> str | None:
     if found is None or found.found is None:
         return None
     one = found.found.judged[0]
-    return f"{_said(one)}, nats of νGPT's loss less the tuned plain transformer's{_scale(found)}."
+    return f"{_said(found, one)}, nats of νGPT's loss less the tuned plain transformer's{_scale(found)}."
 
 
 def _command(one: Shown) -> str:
@@ -99,7 +123,8 @@ def _command(one: Shown) -> str:
 def cost_of(section: Section) -> str:
     """What a study's runs took, in words."""
     runs = [run for run in section.runs if run.ended]
-    return f"{len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}."
+    so_far = "" if section.state == COMPLETE else " so far"
+    return f"{len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}{so_far}."
 
 
 def replaced(text: str, part: str, name: str) -> str:
