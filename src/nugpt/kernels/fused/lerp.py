@@ -136,8 +136,9 @@ def lerp_backward(
     gain of the LERP that came first) h is the state before that one.
     """
     R, N, D = h_RND.shape
-    rows, block, warps = row_tile(D, "lerp backward")
-    P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps, "lerp backward")
+    kernel = "lerp backward" if before is None else "lerp backward twice"
+    rows, block, warps = row_tile(D, kernel)
+    P = walkers(triton.cdiv(N, rows), R, h_RND.device, warps, kernel)
     dh, db = torch.empty_like(h_RND), torch.empty_like(b_RND)
     low = torch.empty_like(b_RND) if again else None
     partial = h_RND.new_empty(R, P, D)
@@ -145,6 +146,6 @@ def lerp_backward(
     launch(
         _lerp_backward, (P, R),
         h_RND, b0, stored0, gain0, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, low, partial, N, P, D,
-        rows, block, before is not None, again, grad_RND is not None, TILINGS["lerp backward"].stages, num_warps=warps,
+        rows, block, before is not None, again, grad_RND is not None, TILINGS[kernel].stages, num_warps=warps,
     )  # fmt: skip
     return dh, db, total(partial, stored_RD, gain_R, absolute=True), low

@@ -29,6 +29,7 @@ TILINGS: dict[str, Tiling] = {
     "rows": Tiling(),
     "lerp": Tiling(1024),
     "lerp backward": Tiling(stages=3, resident=32),
+    "lerp backward twice": Tiling(stages=4, resident=16),
     "add_norm": Tiling(),
     "add_norm backward": Tiling(stages=3, resident=32),
     "heads": Tiling(1024, per_thread=8, side=8),
