@@ -16,6 +16,7 @@ from nugpt.fit.alignment import (
     QUANTITIES,
     AlignmentRun,
     alignment_run,
+    change_estimates,
     claim_estimates,
     fall_estimates,
     implied,
@@ -232,6 +233,39 @@ def test_a_fall_is_the_start_less_the_end() -> None:
     assert hidden.value == pytest.approx(0.25)
     assert output.value == pytest.approx(0.25)
     assert hidden.where == "width 48, hidden"
+
+
+def lengthened(run: AlignmentRun, times: int) -> AlignmentRun:
+    """The same measurements, of a run so many times as long."""
+    return replace(run, steps=times * run.steps, rows=tuple({**row, "step": times * row["step"]} for row in run.rows))
+
+
+def test_a_change_with_length_is_a_slope_per_octave_of_each_layer() -> None:
+    # At the end α is 0.1 lower with four times the steps: 0.05 an octave, whatever a width's constant factor.
+    runs = []
+    for width, seed in ((48, 0), (48, 1), (96, 0)):
+        short = make_run(width, seed, factor=2.0, at={100: 0.3})
+        runs += [short, lengthened(make_run(width, seed, factor=2.0, at={100: 0.2}), 4)]
+    runs.append(make_run(192, at={100: 0.9}))  # of one length alone: it says nothing
+    hidden, output = change_estimates(runs, LARGER, "end", 0.9)
+    assert (hidden.where, output.where) == ("hidden", "output")
+    assert hidden.value == pytest.approx(-0.05)
+    assert output.value == pytest.approx(-0.05)
+    assert hidden.interval.high < -0.049
+    assert change_estimates(runs[:1], LARGER, "end", 0.9) == []
+    with pytest.raises(ValueError, match="at is 'begin'"):
+        change_estimates(runs, LARGER, "begin", 0.9)
+
+
+def test_a_claim_by_length_keeps_lengths_apart() -> None:
+    short = [make_run(width, seed, factor=2.0) for width in (48, 96, 192) for seed in (0, 1)]
+    long = [lengthened(make_run(width, factor=2.0, at={100: 0.1}), 4) for width in (48, 96)]
+    found = claim_estimates([*long, *short], LARGER, "end", "steps", 0.9)
+    by_itself = claim_estimates(short, LARGER, "end", None, 0.9) + claim_estimates(long, LARGER, "end", None, 0.9)
+    steps, longer = f"{short[0].steps:,} steps", f"{long[0].steps:,} steps"
+    assert [one.where for one in found[:2]] == [f"{steps}, hidden", f"{steps}, output"]
+    assert [one.where for one in found[2:4]] == [f"{longer}, width 48, hidden", f"{longer}, width 96, hidden"]
+    assert [one.value for one in found] == [one.value for one in by_itself]
 
 
 def test_rows_become_a_run_and_others_do_not(nugpt_spec: Any) -> None:

@@ -86,6 +86,7 @@ def test_bounds_by_hand() -> None:
         ("alignment_val", "alignment", "nugpt", "omega", "end"): (0.4, 0.6),
         ("alignment_val_l12h28", "alignment", "nugpt", "max(alpha, nu)", "end"): (0.45, 0.65),
         ("alignment_val_loss_weighted", "alignment", "nugpt", "max(alpha, nu)", "loss-weighted"): (0.65, 0.85),
+        ("alignment-by-length", "alignment-change", "nugpt", "max(alpha, nu)", "end"): (None, 0.0),
         ("depth-sweep-baseline-alpha-power-law", "lerp-slope", "ngpt", "alpha_A", None): (-0.7, -0.3),
         ("both-eta-input-output-sweep", "multiplier", "nugpt", "output", None): (-1.5, -0.5),
         ("width-sweep-ngpt-mup-vs-muppr", "loss-near", "nugpt-full-align", None, None): (-0.01, 0.01),

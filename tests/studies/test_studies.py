@@ -48,6 +48,7 @@ OF_THE_PAPER = [
     "width-sweep-ngpt-mup-vs-muppr-tuned",
 ]
 BEYOND = [
+    "alignment-by-length",
     "run-length-by-width",
     "role-sweeps",
     "batch-by-steps",
@@ -88,6 +89,7 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
     "width-sweep-ngpt-mup-vs-muppr-tuned": (
         ["completep", "nugpt-full-align"], list(ASPECT), list(ASPECT.values()), 1, 2 * 4 * 9,
     ),
+    "alignment-by-length": (["nugpt"], [(12, 8), (12, 16), (12, 40)], [5_000, 20_000, 80_000], 1, 3 * 3),
     "run-length-by-width": (
         ["nugpt", "completep"],
         [(12, 8), (12, 16), (12, 40)],
@@ -509,6 +511,17 @@ def test_the_design_of_the_evidence(row: str) -> None:
     assert {curve.spec.model.d_model for curve in curves} == widths
     assert {curve.spec.steps for curve in curves} == steps
     assert {(c.spec.model.head_dim, c.spec.model.seq_len, c.spec.batch * 512) for c in curves} == {(48, 512, 16_384)}
+
+
+def test_alignment_is_measured_in_runs_of_every_length_that_another_study_has_too() -> None:
+    assert STUDIES["alignment-by-length"].measures == ("alignment",)
+    made, whole = (planned(STUDIES[id], "evidence") for id in ("alignment-by-length", "run-length-by-width"))
+    assert {spec.hash for spec in made.specs()} < {spec.hash for spec in whole.specs()}
+    assert {spec.lr for spec in made.specs()} == {2**-7}
+    short = {spec.hash for spec in made.specs() if spec.steps == 2_000}
+    assert short < {spec.hash for spec in planned(STUDIES["alignment_val"], "evidence").specs()}
+    row = EVIDENCE["run length"]
+    assert row.index("alignment-by-length") < row.index("run-length-by-width")  # a run that has ended is not measured
 
 
 def test_seeds_and_points_of_the_evidence() -> None:

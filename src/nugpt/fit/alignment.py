@@ -290,17 +290,27 @@ def claim_estimates(
     runs: Sequence[AlignmentRun], of: str, at: str | None, by: str | None, level: float
 ) -> list[Estimate]:
     """What a claim on an exponent is judged by: the slope where there are widths enough, else each width's value."""
-    weighting = {"end": "end", "loss-weighted": "loss", None: "uniform"}.get(at)
-    if weighting is None:
-        raise ValueError(f"at is {at!r}, but must be end or loss-weighted, or none for the whole run")
+    weighting = _weighting(at)
     if not runs:
         return []
     if by == "layer":
         return _by_layer(runs, of, weighting, level)
     found: list[Estimate] = []
+    if by == "steps":
+        for steps in sorted({run.steps for run in runs}):
+            alike = claim_estimates([run for run in runs if run.steps == steps], of, at, None, level)
+            found += [replace(one, where=f"{steps:,} steps, {one.where}") for one in alike]
+        return found
     for part in PARTS:
         answer = implied(runs, part, weighting, of, level)
         found += [answer.slope] if answer.slope is not None else [one for _, one in answer.at_widths]
+    return found
+
+
+def _weighting(at: str | None) -> str:
+    found = {"end": "end", "loss-weighted": "loss", None: "uniform"}.get(at)
+    if found is None:
+        raise ValueError(f"at is {at!r}, but must be end or loss-weighted, or none for the whole run")
     return found
 
 
@@ -345,13 +355,6 @@ def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[
 
     The start is the first tenth, where log-spaced measurements have one vote each. A constant factor drops out.
     """
-    quantities = ("alpha", "nu") if of == LARGER else (of,)
-
-    def larger(run: AlignmentRun, part: str, weighting: str) -> list[float | None]:
-        """Layer by layer, the larger of the quantities there."""
-        layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in quantities), strict=True)
-        return [max((v for v in values if v is not None), default=None) for values in layers]
-
     found = []
     for width in sorted({run.width for run in runs}):
         for part in PARTS:
@@ -359,12 +362,38 @@ def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[
                 a - b
                 for run in runs
                 if run.width == width
-                for a, b in zip(larger(run, part, "start"), larger(run, part, "end"), strict=True)
+                for a, b in zip(_larger(run, of, part, "start"), _larger(run, of, part, "end"), strict=True)
                 if a is not None and b is not None
             ]
             if falls:
                 found.append(mean_estimate(falls, level, f"width {width}, {part}"))
     return found
+
+
+def change_estimates(runs: Sequence[AlignmentRun], of: str, at: str | None, level: float) -> list[Estimate]:
+    """How an exponent changes per octave of a run's length: each layer of each seed at each width is one slope.
+
+    A constant factor, which a width's exponent holds, is the same at every length and drops out.
+    """
+    found = []
+    for part in PARTS:
+        values: dict[tuple[int, int, int], dict[int, float]] = {}  # (width, seed, layer) → steps → value
+        for run in runs:
+            for layer, value in enumerate(_larger(run, of, part, _weighting(at))):
+                if value is not None:
+                    values.setdefault((run.width, run.seed, layer), {})[run.steps] = value
+        several = [by for by in values.values() if len(by) > 1]
+        slopes = [float(np.polyfit(np.log2([*by]), [*by.values()], 1)[0]) for by in several]
+        if slopes:
+            found.append(mean_estimate(slopes, level, part))
+    return found
+
+
+def _larger(run: AlignmentRun, of: str, part: str, weighting: str) -> list[float | None]:
+    """Layer by layer, the exponent, or the larger of α and ν there."""
+    quantities = ("alpha", "nu") if of == LARGER else (of,)
+    layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in quantities), strict=True)
+    return [max((v for v in values if v is not None), default=None) for values in layers]
 
 
 def suggested_table(

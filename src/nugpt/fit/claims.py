@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 from scipy import special  # scipy.stats would take most of a second to import
 
-from nugpt.fit.alignment import claim_estimates, fall_estimates
+from nugpt.fit.alignment import change_estimates, claim_estimates, fall_estimates
 from nugpt.fit.comparison import Budgeted, compare, compare_at_cost, tuned
 from nugpt.fit.curves import Answers, CurveAnswer, curve_answer
 from nugpt.fit.drift import drift
@@ -64,6 +64,7 @@ def _estimates(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> l
         "edge-shift": _shifts,
         "alignment": _alignment,
         "alignment-fall": _alignment,
+        "alignment-change": _alignment,
     }
     return kinds[rule.kind](rule, found, noise) if rule.kind in kinds and found else []
 
@@ -342,4 +343,6 @@ def _alignment(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> l
     runs = [run for one in _of_table(found, rule.table) for run in one.curve.alignment]
     if rule.kind == "alignment-fall":
         return fall_estimates(runs, str(rule.of), rule.level)
+    if rule.kind == "alignment-change":
+        return change_estimates(runs, str(rule.of), rule.at, rule.level)
     return claim_estimates(runs, str(rule.of), rule.at, rule.by, rule.level)

@@ -25,6 +25,7 @@ KINDS: dict[str, str] = {
     "edge-shift": "stability edge with `by` less that without, in octaves",
     "alignment": "alignment exponent, averaged over layers",
     "alignment-fall": "alignment exponent at the start less that at the end",
+    "alignment-change": "change of the alignment exponent per octave of `by`",
 }
 DRIFT = 0.1  # octaves per octave: a slope inside ±0.1 is no drift
 

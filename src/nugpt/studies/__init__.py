@@ -9,6 +9,7 @@ from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Setting, Study
 from nugpt.studies import (
     against_llama,
+    alignment_by_length,
     alignment_val,
     alignment_val_l12h28,
     alignment_val_layer_dependence,
@@ -59,6 +60,7 @@ STUDIES: dict[str, Study] = {
         width_sweep_ngpt_mup_vs_muppr.STUDY,
         width_sweep_ngpt_mup_vs_muppr_tuned.STUDY,
         # beyond the paper
+        alignment_by_length.STUDY,
         run_length_by_width.STUDY,
         role_sweeps.STUDY,
         batch_by_steps.STUDY,
@@ -88,7 +90,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
         "depth-sweep-baseline-alpha-power-law",
         "depth-sweep-ours-alpha-power-law",
     ),
-    "run length": ("run-length-by-width",),
+    "run length": ("alignment-by-length", "run-length-by-width"),  # whose runs are then measured once
     "roles": ("role-sweeps",),
     "batch": ("batch-by-steps",),
     "baseline": ("against-llama",),
