@@ -39,12 +39,23 @@ def curve_row(curve: CurveState) -> list[str]:
     best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
     losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
     lowest = min((loss for loss in losses if loss is not None), default=None)
+    if not curve.varies:
+        return [
+            label_text(curve.curve),
+            _runs(curve),
+            "–",
+            "–",
+            f"at {curve.places[0].log2_lr:g} alone",
+            number(lowest),
+        ]
     verdict = found.verdict + (f" ({found.side})" if found.side else "")
     return [label_text(curve.curve), _runs(curve), best, interval_text(*found.interval), verdict, number(lowest)]
 
 
 def spent_text(spent: Spent) -> str:
-    """What the plan has cost, on one line; per optimum once there is one."""
+    """What the plan has cost, on one line; per optimum once there is one, of the curves that can have one."""
+    if not spent.curves:
+        return f"{spent.seconds / 60:.3g} device-minutes"
     line = f"{spent.seconds / 60:.3g} device-minutes, the optimum known to ±1/8 octave on {spent.known} of "
     each = f": {spent.seconds / 60 / spent.known:.3g} minutes for each" if spent.known else ""
     return f"{line}{counted(spent.curves, 'curve')}{each}"

@@ -51,6 +51,11 @@ class CurveState:
     curve: Curve
     places: tuple[Place, ...]
 
+    @property
+    def varies(self) -> bool:
+        """Whether it has several learning rates: at one there is no optimum to look for."""
+        return len({place.log2_lr for place in self.places}) > 1
+
     def left(self, policy: Policy) -> list[Place]:
         """The runs that the plan still wants ended."""
         return [place for place in self.places if place.state not in ended_states(policy)]
@@ -112,7 +117,7 @@ class Spent:
 
     seconds: float  # of devices
     known: int  # optima whose interval reaches no further than an eighth of an octave to either side
-    curves: int
+    curves: int  # of several learning rates
 
 
 def spent(curves: Iterable[CurveState]) -> Spent:
@@ -123,7 +128,7 @@ def spent(curves: Iterable[CurveState]) -> Spent:
         seconds += sum(map(device_seconds, records))
         found = curve.optimum()
         known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
-        count += 1
+        count += curve.varies
     return Spent(seconds, known, count)
 
 
