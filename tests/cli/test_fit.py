@@ -227,6 +227,21 @@ def test_a_study_is_judged_by_its_claims(tmp_path: Path, capsys: pytest.CaptureF
     assert "holds" in shown
 
 
+def test_curves_at_one_learning_rate_have_no_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("lr,loss,width\n0.01,3.0,64\n0.01,2.9,128\n")
+    assert main(["fit", str(path), "--size-column", "width"]) == 0
+    told = capsys.readouterr().out
+    assert "in 2 curves runs at one learning rate have ended: there is no optimum to look for" in told
+    assert "edge-censored" not in told
+    assert "drift" not in told
+    path.write_text(path.read_text() + "0.02,2.8,128\n0.04,2.9,128\n0.08,3.3,128\n")
+    assert main(["fit", str(path), "--size-column", "width"]) == 0
+    told = capsys.readouterr().out
+    assert "in 1 curve runs at one learning rate have ended" in told
+    assert "width=128" in told
+
+
 def test_one_plan_of_several(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, at in (("a", -6.0), ("b", -7.0)):
         lay_down(tmp_path, name, [width_curve(2, data=name * 16)], lambda curve, at=at: at)  # type: ignore[misc]

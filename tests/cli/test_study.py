@@ -75,6 +75,10 @@ def test_a_study_that_measures_comes_before_those_that_share_its_runs() -> None:
             assert set(first.carrier.measure) >= set(asked), (first.plan.name, one.plan.name)
     rest = [w.plan.name for w in every if "alignment" not in w.carrier.measure]
     assert [w.plan.name for w in ordered if "alignment" not in w.carrier.measure] == rest  # else the list's order
+    # What others rest on is not kept waiting by runs that only a later study shares.
+    names = [str(w.plan.study) for w in ordered]
+    assert names[:2] == ["alignment_val", "warmup-at-base"]
+    assert names.index("alignment-by-length") == names.index("run-length-by-width") - 1
 
 
 def test_all_is_every_study_in_the_order_of_evidence(capsys: pytest.CaptureFixture[str]) -> None:

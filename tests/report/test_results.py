@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, best_log2_lr, fill, loss_of
+from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, best_log2_lr, fill, loss_of, write_run
 from tests.report.small import hostile_plan
 
 from nugpt.cli.main import main
@@ -22,6 +22,7 @@ from nugpt.report.readme import BEGIN, END, NOTHING
 from nugpt.spec.plan import Plan
 from nugpt.store import Store
 from nugpt.store.archive import pack_folder, write_empty
+from nugpt.store.plans import PlanDirectory
 from nugpt.studies import EVIDENCE, STUDIES, plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,10 +234,21 @@ def test_what_the_width_study_says_so_far_is_shown_as_such(tmp_path: Path) -> No
     there = len(list(store.root.glob("*/record.json")))
     readme = written(store, tmp_path)
     assert "it falls — **not complete (so far: holds)**, −0." in readme
-    assert f"Of this study {there} of {there + 1} runs have ended." in readme
+    assert f"The study is not complete: {there} of {there + 1} runs have ended." in readme
     assert "it falls: not complete (so far: holds);" in readme  # where the figure cannot be seen
     assert f"{there} runs, {there * WALL_S / REPLICAS / 60:.1f} GPU-minutes so far." in readme
     assert len(list((tmp_path / "docs").rglob("headline*"))) == 2
+
+
+def test_a_width_study_whose_curves_call_for_more_says_that_and_no_count(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    made = plan(STUDIES["width-fixed-steps"], "evidence", SETTING)
+    PlanDirectory.of(store, made)
+    for spec in made.specs():  # the first grid, which is to be refined
+        write_run(store, spec)
+    readme = written(store, tmp_path)
+    assert "The study is not complete: its curves call for more points." in readme
+    assert "runs have ended" not in readme
 
 
 def written(store: Store, folder: Path) -> str:

@@ -133,6 +133,7 @@ def test_rules_in_words() -> None:
         ({"kind": "drift", "low": float("nan")}, "low of rule 'drift' is nan"),
         ({"kind": "no-drift", "low": 0.1, "high": -0.1}, "rule 'no-drift' has the bounds 0.1 and -0.1"),
         ({"kind": "no-drift", "level": 1.0}, "level of rule 'no-drift' is 1.0"),
+        ({"kind": "alignment-change", "by": "heads"}, "by of rule 'alignment-change' is 'heads', but must be 'steps'"),
     ],
 )
 def test_a_wrong_rule_is_refused(values: dict[str, object], message: str) -> None:

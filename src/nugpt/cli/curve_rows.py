@@ -36,7 +36,6 @@ def curve_row(curve: CurveState) -> list[str]:
     found = curve.optimum()
     if found is None:
         return [label_text(curve.curve), _runs(curve), "–", "–", "–", "–"]
-    best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
     losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
     lowest = min((loss for loss in losses if loss is not None), default=None)
     if not curve.varies:
@@ -48,6 +47,7 @@ def curve_row(curve: CurveState) -> list[str]:
             f"at {curve.places[0].log2_lr:g} alone",
             number(lowest),
         ]
+    best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
     verdict = found.verdict + (f" ({found.side})" if found.side else "")
     return [label_text(curve.curve), _runs(curve), best, interval_text(*found.interval), verdict, number(lowest)]
 

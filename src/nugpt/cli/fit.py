@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.show import number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
@@ -370,13 +370,32 @@ def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]
     if not answers.curves:
         print("nothing to fit yet")
         return
-    columns = ["curve", "runs", "optimum", "log2 η*", "interval", "loss", "edge", "-1", "-1/2", "+1/2", "+1"]
-    print_table(columns, [_curve_row(c) for c in answers.curves], right=(1, *range(3, 11)))
-    print("edge: largest log2 η that trains and first that fails; -1 … +1: nats paid so many octaves off the optimum")
-    for note, count in Counter(note for one in answers.curves for note in one.optimum.notes).items():
-        print(f"{'1 curve' if count == 1 else f'{count} curves'}: {note}")
+    several = [c for c in answers.curves if len({point.log2_lr for point in c.curve.points}) > 1]
+    if single := len(answers.curves) - len(several):
+        print(f"in {counted(single, 'curve')} runs at one learning rate have ended: there is no optimum to look for")
+    if several:
+        _print_optima(several)
     if answers.left_out:
         print(f"no run has ended in {len(answers.left_out)} curves")
+    if several:
+        _print_paths(one, answers)
+    for group, law in answers.laws:
+        terms = [f"{k}^{v:.3f} ({span(law.intervals[k], 3)})" for k, v in law.exponents.items()]
+        print(f"{answers.names[group]}: η* ∝ {' · '.join(terms)}" if terms else "")
+    if judged:
+        rows = [[text, v.answer or "open question", _reason(v)] for text, v in judged]
+        print_table(["claim", "verdict", "because"], rows)
+
+
+def _print_optima(several: Sequence[CurveAnswer]) -> None:
+    columns = ["curve", "runs", "optimum", "log2 η*", "interval", "loss", "edge", "-1", "-1/2", "+1/2", "+1"]
+    print_table(columns, [_curve_row(c) for c in several], right=(1, *range(3, 11)))
+    print("edge: largest log2 η that trains and first that fails; -1 … +1: nats paid so many octaves off the optimum")
+    for note, count in Counter(note for one in several for note in one.optimum.notes).items():
+        print(f"{'1 curve' if count == 1 else f'{count} curves'}: {note}")
+
+
+def _print_paths(one: CurveSet, answers: Answers) -> None:
     if answers.paths:
         print_table(
             ["group", "along", "sizes", "drift of η*", "interval", "no drift", "drift of the edge"],
@@ -391,12 +410,6 @@ def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]
         rows = [_difference_row(each) for each in compared]
         columns = ["group", "less", "at", "nats", "interval", "seeds"]
         print_table(columns, rows, title="best loss of one group less that of another", right=(3, 5))
-    for group, law in answers.laws:
-        terms = [f"{k}^{v:.3f} ({span(law.intervals[k], 3)})" for k, v in law.exponents.items()]
-        print(f"{answers.names[group]}: η* ∝ {' · '.join(terms)}" if terms else "")
-    if judged:
-        rows = [[text, v.answer or "open question", _reason(v)] for text, v in judged]
-        print_table(["claim", "verdict", "because"], rows)
 
 
 def _compared(one: CurveSet, answers: Answers) -> tuple[GroupDifference, ...]:

@@ -49,15 +49,18 @@ def measured_first(wanted: Sequence[Wanted]) -> list[Wanted]:
     """The same plans so that a run is measured when it is trained, which happens once, by the first plan that has it.
 
     What costs nothing is measured by every plan that shares runs with one that asks for it; a plan that asks for more
-    is put before the first that it shares runs with.
+    is put before the first that it shares runs with, unless a plan before that measures those already.
     """
     hashes = [{spec.hash for spec in one.plan.specs()} for one in wanted]
     sharing = [[k for k, theirs in enumerate(hashes) if theirs & ours] for ours in hashes]
     taken = [_with_cheap(one, [wanted[k] for k in sharing[i]]) for i, one in enumerate(wanted)]
     order: list[int] = []
     for i, this in enumerate(taken):
-        before = [k for k in sharing[i] if _dear(taken[k]) > _dear(this)]
-        order += [k for k in (*before, i) if k not in order]
+        for k in sharing[i]:
+            measured = {hash for j in order if _dear(taken[j]) >= _dear(taken[k]) for hash in hashes[j]}
+            if k not in order and _dear(taken[k]) > _dear(this) and (hashes[k] & hashes[i]) - measured:
+                order.append(k)
+        order += [i] if i not in order else []
     return [taken[k] for k in order]
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PAGE, FIGURES = "results.md", "figures/results"
 HEADLINES = {ground: f"headline-{ground}.svg" for ground in ("light", "dark")}  # the README's
 STALE_AFTER = 300.0
+NUGPT = "nugpt"  # the table that a learning rate is recommended by
 DATA = "DATA"  # where the reader has prepared the data set
 
 
@@ -261,14 +262,15 @@ def _shown(width: Section, path: Path) -> list[Shown]:
     assert width.found is not None
     plan = width.found.plan.name
     fit = _command("fit", path, "--plan", plan)
-    heads = 2 * max(int(curve.label["heads"]) for curve in width.found.plan.curves)  # a width that nobody has swept
+    known = [one for one in width.found.fitted.curves if one.optimum.log2_lr is not None]
+    heads = 2 * max((int(one.curve.label["heads"]) for one in known if one.curve.label["table"] == NUGPT), default=1)
     recommend = _command("recommend", "--from", path, "--plan", plan, "--n-heads", heads)
     printed = {command: _printed(command) for command in (fit, recommend)}
     shown = [Shown(width.command, _end_of_run(path, plan), f"The study behind the figure: {cost_of(width)}", False)]
     if (drift := _between(printed[fit], "drift, octaves", "regret of")) is not None:
         shown.append(Shown(fit, ["…", *drift, "…"], "What its records say, without a GPU:", True))
     if printed[recommend]:
-        told = "The learning rate for a model twice as wide as any of them, without a GPU:"
+        told = "The learning rate for a model twice as wide as the widest whose best is known, without a GPU:"
         shown.append(Shown(recommend, [*printed[recommend][:4], "…"], told, True))
     report = _command("report", path, "-o", "report")
     shown.append(Shown(report, ["…", *plan_lines(width.found), "…"], "All of it as one page, without a GPU:", False))

@@ -41,9 +41,9 @@ class Carrier:
     compile: bool | None = None
     """True or False; by default on a GPU only."""
     attention: str = "folded"
-    """Of the plain functions: folded, sdpa or plain; on a GPU another than folded takes them."""
+    """Of the plain functions: folded, sdpa or plain; any but folded means --kernels plain."""
     loss: str = "chunked"
-    """Of the plain functions: chunked or plain; on a GPU another than chunked takes them."""
+    """Of the plain functions: chunked or plain; any but chunked means --kernels plain."""
     micro_batch: int | None = None
     """Sequences per forward and backward pass; gradients are accumulated. The whole batch by default."""
     checkpoint_every: int | None = None

@@ -355,6 +355,13 @@ def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[
 
     The start is the first tenth, where log-spaced measurements have one vote each. A constant factor drops out.
     """
+    quantities = ("alpha", "nu") if of == LARGER else (of,)
+
+    def larger(run: AlignmentRun, part: str, weighting: str) -> list[float | None]:
+        """Layer by layer, the larger of the quantities there."""
+        layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in quantities), strict=True)
+        return [max((v for v in values if v is not None), default=None) for values in layers]
+
     found = []
     for width in sorted({run.width for run in runs}):
         for part in PARTS:
@@ -362,7 +369,7 @@ def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[
                 a - b
                 for run in runs
                 if run.width == width
-                for a, b in zip(_larger(run, of, part, "start"), _larger(run, of, part, "end"), strict=True)
+                for a, b in zip(larger(run, part, "start"), larger(run, part, "end"), strict=True)
                 if a is not None and b is not None
             ]
             if falls:
@@ -371,17 +378,18 @@ def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[
 
 
 def change_estimates(runs: Sequence[AlignmentRun], of: str, at: str | None, level: float) -> list[Estimate]:
-    """How an exponent changes per octave of a run's length: each layer of each seed at each width is one slope.
+    """How an exponent, averaged over layers, changes per octave of a run's length: one slope for each width and seed.
 
     A constant factor, which a width's exponent holds, is the same at every length and drops out.
     """
+    quantities = ("alpha", "nu") if of == LARGER else (of,)
     found = []
     for part in PARTS:
-        values: dict[tuple[int, int, int], dict[int, float]] = {}  # (width, seed, layer) → steps → value
+        values: dict[tuple[int, int], dict[int, float]] = {}  # (width, seed) → steps → value
         for run in runs:
-            for layer, value in enumerate(_larger(run, of, part, _weighting(at))):
-                if value is not None:
-                    values.setdefault((run.width, run.seed, layer), {})[run.steps] = value
+            means = [_mean(layer_means(run, quantity, part, _weighting(at))) for quantity in quantities]
+            if (largest := max((mean for mean in means if mean is not None), default=None)) is not None:
+                values.setdefault((run.width, run.seed), {})[run.steps] = largest
         several = [by for by in values.values() if len(by) > 1]
         slopes = [float(np.polyfit(np.log2([*by]), [*by.values()], 1)[0]) for by in several]
         if slopes:
@@ -389,11 +397,9 @@ def change_estimates(runs: Sequence[AlignmentRun], of: str, at: str | None, leve
     return found
 
 
-def _larger(run: AlignmentRun, of: str, part: str, weighting: str) -> list[float | None]:
-    """Layer by layer, the exponent, or the larger of α and ν there."""
-    quantities = ("alpha", "nu") if of == LARGER else (of,)
-    layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in quantities), strict=True)
-    return [max((v for v in values if v is not None), default=None) for values in layers]
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def suggested_table(

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nugpt.report.answers import Judged
-from nugpt.report.results import COMPLETE, NOT_RUN, USUAL, Section, estimates, minutes, minutes_word, verdict_words
+from nugpt.report.results import (
+    COMPLETE,
+    NOT_RUN,
+    USUAL,
+    Section,
+    estimates,
+    minutes,
+    minutes_word,
+    verdict_words,
+    what_is_left,
+)
 from nugpt.spec.scales import SCALES
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -90,7 +100,7 @@ def _caption(sections: Sequence[Section], width: Section) -> str:
     assert width.found is not None
     told = [f"{_said(width, one)}, octaves of η per octave of width{_scale(width)}." for one in width.found.judged[:2]]
     if width.state != COMPLETE:
-        told.append(f"Of this study {_ended(width):,} of {_ended(width) + width.left:,} runs have ended.")
+        told.append(f"The study is not complete: {what_is_left(width)}.")
     held_out = answered(sections, HELD_OUT)
     if held_out is not None and held_out.found is not None:
         one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
@@ -100,10 +110,6 @@ def _caption(sections: Sequence[Section], width: Section) -> str:
 
 def _said(section: Section, one: Judged) -> str:
     return f"{one.claim.text.rstrip('.')} — **{verdict_words(section, one)}**, {estimates(one)}"
-
-
-def _ended(section: Section) -> int:
-    return sum(run.ended for run in section.runs)
 
 
 def _loss_line(sections: Sequence[Section]) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate
-from nugpt.report.answers import Judged, PlanAnswer
+from nugpt.report.answers import Judged, PlanAnswer, has_grid
 from nugpt.report.layout import label_text, varying
 from nugpt.report.sections import OPEN
 from nugpt.report.source import CurveRuns, Run
@@ -262,16 +262,21 @@ def _section(section: Section) -> str:
 
 
 def _state(section: Section) -> str:
-    ended = sum(run.ended for run in section.runs)
     if section.state == COMPLETE:
-        return f"**Complete**: all {ended:,} runs of its grid have ended."
+        return f"**Complete**: all {len(section.runs):,} runs of its grid have ended."
+    return f"**Not complete**: {what_is_left(section)}. What follows is what they say so far."
+
+
+def what_is_left(section: Section) -> str:
+    """Why a section is not complete."""
+    ended = sum(run.ended for run in section.runs)
     why = f"{ended:,} of {len(section.runs):,} runs have ended" if section.left else "its curves call for more points"
     reasons = [why] if section.left or section.grows else []
     if section.unmeasured:
         kinds = " and ".join(section.study.measures)
         again = "`nugpt measure` with `--again` trains them again, measuring"
         reasons.append(f"{counted(section.unmeasured, 'run')} ended without measuring {kinds} ({again})")
-    return f"**Not complete**: {'; '.join(reasons)}. What follows is what they say so far."
+    return "; ".join(reasons)
 
 
 def _claim(section: Section, one: Judged) -> str:
@@ -325,7 +330,7 @@ def _losses(found: PlanAnswer) -> str:
     """Each curve's optimum, and the loss on each source at the learning rate of the grid next to it."""
     keys = varying(found.plan.curves)
     rows, sources = [], _sources(found)
-    if all(len({run.log2_lr for run in curve.runs}) == 1 for curve in found.plan.curves):
+    if not any(map(has_grid, found.plan.curves)):
         return _losses_alone(found, keys, sources)
     for one in found.fitted.curves:
         curve = found.runs_of(one)

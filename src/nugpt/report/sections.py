@@ -61,11 +61,11 @@ def _summary(count: Mapping[str, int]) -> str:
 
 
 def _caveats(found: PlanAnswer) -> Html | None:
-    """What a verdict must not be read without: runs that are missing, how small they are, what seeds could not say."""
+    """What a verdict must not be read without: runs that are missing, how small they are, what one seed cannot say."""
     said = []
     runs = {run.id: run.ended for curve in found.plan.curves for run in curve.runs}
     if missing := len(runs) - sum(runs.values()):
-        said.append(f"{missing:,} of {counted(len(runs), 'run')} have not ended.")
+        said.append(f"{missing:,} of {counted(len(runs), 'run')} {'has' if missing == 1 else 'have'} not ended.")
     curves = [curve for curve in found.plan.curves if any(run.ended for run in curve.runs)]
     longest = max((curve.measured.sizes.get("steps", 0.0) for curve in curves), default=0.0)
     if found.plan.scale in SMOKE_TESTS and longest:

@@ -25,7 +25,7 @@ KINDS: dict[str, str] = {
     "edge-shift": "stability edge with `by` less that without, in octaves",
     "alignment": "alignment exponent, averaged over layers",
     "alignment-fall": "alignment exponent at the start less that at the end",
-    "alignment-change": "change of the alignment exponent per octave of `by`",
+    "alignment-change": "change per octave of `by` of the alignment exponent, averaged over layers,",
 }
 DRIFT = 0.1  # octaves per octave: a slope inside ±0.1 is no drift
 
@@ -55,6 +55,8 @@ class Rule:
             bound = getattr(self, name)
             if bound is not None and not math.isfinite(bound):
                 raise ValueError(f"{name} of rule {self.kind!r} is {bound!r}, but must be a finite number, or none")
+        if self.kind == "alignment-change" and self.by != "steps":
+            raise ValueError(f"by of rule {self.kind!r} is {self.by!r}, but must be 'steps'")
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ValueError(f"rule {self.kind!r} has the bounds {self.low!r} and {self.high!r}, but low must be below")
         if not 0.5 <= self.level < 1:

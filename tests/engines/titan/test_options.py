@@ -75,6 +75,8 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
         ("cuda", {"tp": 2}, "plain"),
         ("cuda", {"compile": True}, "plain"),
         ("cuda", {"compile": False}, "plain"),
+        ("cuda", {"attention": "sdpa"}, "plain"),
+        ("cuda", {"loss": "plain"}, "plain"),
         ("cuda", {"kernels": "fused", "compile": False}, "fused"),
     ],
 )
@@ -90,6 +92,8 @@ def test_fused_kernels_where_they_apply(
     [
         ("normalized", {"tp": 4}, "kernels is 'fused', but tp is 4, and they need whole matrices: take auto or plain"),
         ("normalized", {"compile": True}, "compile is asked for, and they are not compiled"),
+        ("normalized", {"attention": "sdpa"}, "attention 'sdpa' is one of the plain functions"),
+        ("normalized", {"loss": "plain"}, "loss 'plain' is one of the plain functions"),
         ("prenorm", {}, "here there are no fused kernels for 'prenorm'"),
     ],
 )

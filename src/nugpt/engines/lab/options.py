@@ -76,9 +76,9 @@ class Options:
     def kernels_on(self, device: torch.device, architecture: str) -> str:
         """`fused` or `plain`: as asked, else fused where there is a GPU, Triton and a kernel for the architecture.
 
-        Whoever asks for something of the plain functions gets them.
+        Under `auto`, whoever asks for something of the plain functions gets them.
         """
-        plain = self._of_plain_functions()
+        plain = of_plain_functions(self.attention, self.loss)
         asked = plain is not None or self.compile is not None
         if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or asked)):
             return "plain"
@@ -87,15 +87,16 @@ class Options:
             raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
         return "plain" if reason else "fused"
 
-    def _of_plain_functions(self) -> str | None:
-        """The attention or loss that is asked for and not the usual one, or None: fused kernels bring their own."""
-        if self.attention != FOLDED:
-            return f"attention {self.attention!r}"
-        return f"loss {self.loss!r}" if self.loss != CHUNKED else None
-
     def compiles(self, device: torch.device, kernels: str = "plain") -> bool:
         """Whether to compile: as asked, else on a GPU only; fused kernels need it not."""
         return kernels == "plain" and (device.type == "cuda" if self.compile is None else self.compile)
+
+
+def of_plain_functions(attention: str, loss: str) -> str | None:
+    """The attention or loss that is asked for and not the usual one, or None: fused kernels bring their own."""
+    if attention != FOLDED:
+        return f"attention {attention!r}"
+    return f"loss {loss!r}" if loss != CHUNKED else None
 
 
 def why_not_fused(architecture: str, device: torch.device) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nugpt.engines.lab.options import KERNELS, MEASURES, Options, why_not_fused
+from nugpt.engines.lab.options import KERNELS, MEASURES, Options, of_plain_functions, why_not_fused
 from nugpt.kernels.attention import attention_named
 from nugpt.kernels.cross_entropy import loss_named
 from nugpt.spec.run import RunSpec
@@ -115,7 +115,8 @@ class TitanOptions:
             return f"tp is {self.tp}, and they need whole matrices"
         if self.compile:
             return "compile is asked for, and they are not compiled"
-        return None
+        plain = of_plain_functions(self.attention, self.loss)
+        return f"{plain} is one of the plain functions" if plain else None
 
 
 def options_of_plan(options: Options, mesh: Mapping[str, Any]) -> TitanOptions:

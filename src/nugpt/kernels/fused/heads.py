@@ -20,7 +20,7 @@ from torch.nn import functional
 from nugpt.kernels.fused.launch import launch
 from nugpt.kernels.fused.tile import TILINGS, inverse_length, total, walkers, warps_for
 
-NARROW = 64  # heads up to this width are worked on many at a time, and loads of the next tiles gain nothing
+NARROW = 64  # of heads up to this width a tile has many rows, and loads of the next tiles gain nothing
 
 
 @dataclass(frozen=True)
