@@ -33,23 +33,16 @@ def seen_row(curve: CurveState) -> list[str]:
 
 def curve_row(curve: CurveState) -> list[str]:
     """A curve's line with its optimum as far as it is known."""
-    found = curve.optimum()
-    if found is None:
-        return [label_text(curve.curve), _runs(curve), "–", "–", "–", "–"]
+    best = interval = verdict = "–"
+    if not curve.varies:  # there is nothing to fit
+        verdict = f"at {curve.places[0].log2_lr:g} alone" if curve.points() else "–"
+    elif (found := curve.optimum()) is not None:
+        best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
+        interval = interval_text(*found.interval)
+        verdict = found.verdict + (f" ({found.side})" if found.side else "")
     losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
     lowest = min((loss for loss in losses if loss is not None), default=None)
-    if not curve.varies:
-        return [
-            label_text(curve.curve),
-            _runs(curve),
-            "–",
-            "–",
-            f"at {curve.places[0].log2_lr:g} alone",
-            number(lowest),
-        ]
-    best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
-    verdict = found.verdict + (f" ({found.side})" if found.side else "")
-    return [label_text(curve.curve), _runs(curve), best, interval_text(*found.interval), verdict, number(lowest)]
+    return [label_text(curve.curve), _runs(curve), best, interval, verdict, number(lowest)]
 
 
 def spent_text(spent: Spent) -> str:

@@ -57,10 +57,13 @@ def measured_first(wanted: Sequence[Wanted]) -> list[Wanted]:
     order: list[int] = []
     for i, this in enumerate(taken):
         for k in sharing[i]:
+            if k in order or not _dear(taken[k]) > _dear(this):
+                continue
             measured = {hash for j in order if _dear(taken[j]) >= _dear(taken[k]) for hash in hashes[j]}
-            if k not in order and _dear(taken[k]) > _dear(this) and (hashes[k] & hashes[i]) - measured:
+            if (hashes[k] & hashes[i]) - measured:
                 order.append(k)
-        order += [i] if i not in order else []
+        if i not in order:
+            order.append(i)
     return [taken[k] for k in order]
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 PAGE, FIGURES = "results.md", "figures/results"
 HEADLINES = {ground: f"headline-{ground}.svg" for ground in ("light", "dark")}  # the README's
 STALE_AFTER = 300.0
-NUGPT = "nugpt"  # the table that a learning rate is recommended by
 DATA = "DATA"  # where the reader has prepared the data set
 
 
@@ -258,12 +257,13 @@ def _from(readme: Path, file: Path) -> str:
 def _shown(width: Section, path: Path) -> list[Shown]:
     """Four commands with what they print; one that these records cannot answer is left out."""
     from nugpt.report.readme import Shown, cost_of
+    from nugpt.spec.parametrization import NUGPT
 
     assert width.found is not None
     plan = width.found.plan.name
     fit = _command("fit", path, "--plan", plan)
-    known = [one for one in width.found.fitted.curves if one.optimum.log2_lr is not None]
-    heads = 2 * max((int(one.curve.label["heads"]) for one in known if one.curve.label["table"] == NUGPT), default=1)
+    known = [one.curve.label for one in width.found.fitted.curves if one.optimum.log2_lr is not None]
+    heads = 2 * max((int(label["heads"]) for label in known if label["table"] == NUGPT.name), default=1)
     recommend = _command("recommend", "--from", path, "--plan", plan, "--n-heads", heads)
     printed = {command: _printed(command) for command in (fit, recommend)}
     shown = [Shown(width.command, _end_of_run(path, plan), f"The study behind the figure: {cost_of(width)}", False)]

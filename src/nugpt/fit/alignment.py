@@ -154,7 +154,7 @@ def implied(
     if not runs:
         raise ValueError("runs is empty, but must hold at least one measured run")
     if quantity == LARGER:
-        both = [implied(runs, part, weighting, one, level) for one in ("alpha", "nu")]
+        both = [implied(runs, part, weighting, one, level) for one in _quantities(quantity)]
         # CHOICE: the larger of two averages, as the paper writes it; the average of the larger would lie higher.
         return max(both, key=lambda one: _value(one.estimate))
     widths = sorted({run.width for run in runs})
@@ -355,11 +355,10 @@ def fall_estimates(runs: Sequence[AlignmentRun], of: str, level: float) -> list[
 
     The start is the first tenth, where log-spaced measurements have one vote each. A constant factor drops out.
     """
-    quantities = ("alpha", "nu") if of == LARGER else (of,)
 
     def larger(run: AlignmentRun, part: str, weighting: str) -> list[float | None]:
         """Layer by layer, the larger of the quantities there."""
-        layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in quantities), strict=True)
+        layers = zip(*(layer_means(run, quantity, part, weighting) for quantity in _quantities(of)), strict=True)
         return [max((v for v in values if v is not None), default=None) for values in layers]
 
     found = []
@@ -382,12 +381,11 @@ def change_estimates(runs: Sequence[AlignmentRun], of: str, at: str | None, leve
 
     A constant factor, which a width's exponent holds, is the same at every length and drops out.
     """
-    quantities = ("alpha", "nu") if of == LARGER else (of,)
     found = []
     for part in PARTS:
         values: dict[tuple[int, int], dict[int, float]] = {}  # (width, seed) → steps → value
         for run in runs:
-            means = [_mean(layer_means(run, quantity, part, _weighting(at))) for quantity in quantities]
+            means = [_mean(layer_means(run, quantity, part, _weighting(at))) for quantity in _quantities(of)]
             if (largest := max((mean for mean in means if mean is not None), default=None)) is not None:
                 values.setdefault((run.width, run.seed), {})[run.steps] = largest
         several = [by for by in values.values() if len(by) > 1]
@@ -395,6 +393,11 @@ def change_estimates(runs: Sequence[AlignmentRun], of: str, at: str | None, leve
         if slopes:
             found.append(mean_estimate(slopes, level, part))
     return found
+
+
+def _quantities(of: str) -> tuple[str, ...]:
+    """The exponents whose larger is meant, or the one."""
+    return ("alpha", "nu") if of == LARGER else (of,)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -126,7 +126,7 @@ def spent(curves: Iterable[CurveState]) -> Spent:
     for curve in curves:
         records = [place.record for place in curve.places if place.record is not None]
         seconds += sum(map(device_seconds, records))
-        found = curve.optimum()
+        found = curve.optimum() if curve.varies else None
         known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
         count += curve.varies
     return Spent(seconds, known, count)

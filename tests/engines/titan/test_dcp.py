@@ -13,7 +13,8 @@ import torch
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from nugpt.engines.titan.dcp import METADATA_FILE, by_step, load_tensors, read_metadata, read_state, save_tensors
-from nugpt.engines.titan.sums import SUMS_FILE, check_sums, own_files, sums_of, write_sums
+from nugpt.engines.titan.sums import check_sums, own_files, sums_of, write_sums
+from nugpt.store.forms import SUMS
 
 TENSORS = {"E_in.weight": torch.randn(6, 4), "optimizer.state.E_in.weight.exp_avg": torch.randn(6, 4).bfloat16()}
 
@@ -237,6 +238,6 @@ def test_lost_and_shortened_files_are_noticed_by_all(checkpoint: Path) -> None:
     path.unlink()
     with pytest.raises(ValueError, match=r"step-3 lacks __0_0\.distcp"):
         check_sums(checkpoint)
-    (checkpoint / SUMS_FILE).write_text("[]")
+    (checkpoint / SUMS).write_text("[]")
     with pytest.raises(ValueError, match="holds no checksums"):
         check_sums(checkpoint)

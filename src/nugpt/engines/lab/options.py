@@ -78,11 +78,9 @@ class Options:
 
         Under `auto`, whoever asks for something of the plain functions gets them.
         """
-        plain = of_plain_functions(self.attention, self.loss)
-        asked = plain is not None or self.compile is not None
-        if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or asked)):
+        if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or self.compile is not None)):
             return "plain"
-        reason = f"{plain} is one of the plain functions" if plain else why_not_fused(architecture, device)
+        reason = asks_for_plain(self.attention, self.loss) or why_not_fused(architecture, device)
         if self.kernels == "fused" and reason:
             raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
         return "plain" if reason else "fused"
@@ -92,11 +90,12 @@ class Options:
         return kernels == "plain" and (device.type == "cuda" if self.compile is None else self.compile)
 
 
-def of_plain_functions(attention: str, loss: str) -> str | None:
-    """The attention or loss that is asked for and not the usual one, or None: fused kernels bring their own."""
-    if attention != FOLDED:
-        return f"attention {attention!r}"
-    return f"loss {loss!r}" if loss != CHUNKED else None
+def asks_for_plain(attention: str, loss: str) -> str | None:
+    """Which attention or loss is asked for that is not the usual, in words, or None: fused kernels bring their own."""
+    for name, value, usual in (("attention", attention, FOLDED), ("loss", loss, CHUNKED)):
+        if value != usual:
+            return f"{name} {value!r} is one of the plain functions"
+    return None
 
 
 def why_not_fused(architecture: str, device: torch.device) -> str | None:

@@ -24,8 +24,9 @@ from nugpt.engines.titan.dcp import (
     read_metadata,
     reason,
 )
-from nugpt.engines.titan.sums import SUMS_FILE, check_sums, own_files, sums_of, write_sums
+from nugpt.engines.titan.sums import check_sums, own_files, sums_of, write_sums
 from nugpt.store.atomic import write_json
+from nugpt.store.forms import SUMS
 
 GROUPS = "param_groups."  # how TorchTitan names what is no tensor of an optimizer's state
 
@@ -139,6 +140,6 @@ def _put_aside(directory: Path) -> None:
 
 def _drop(directory: Path) -> None:
     """With neither sums nor metadata it is none, even if we are killed before the rest is gone."""
-    (directory / SUMS_FILE).unlink(missing_ok=True)  # the first to go: sums alone would say that it was spoiled
+    (directory / SUMS).unlink(missing_ok=True)  # the first to go: sums alone would say that it was spoiled
     (directory / METADATA_FILE).unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nugpt.engines.lab.options import KERNELS, MEASURES, Options, of_plain_functions, why_not_fused
+from nugpt.engines.lab.options import CHUNKED, FOLDED, KERNELS, MEASURES, Options, asks_for_plain, why_not_fused
 from nugpt.kernels.attention import attention_named
 from nugpt.kernels.cross_entropy import loss_named
 from nugpt.spec.run import RunSpec
@@ -37,8 +37,8 @@ class TitanOptions:
     kernels: str = "auto"  # auto: fused on a GPU that Triton can compile for, without tensor parallelism; else plain
     compile: bool | None = None  # of the plain functions; None: on a GPU only
     reshard: str = "default"  # whether gathered weights are dropped between forward and backward
-    attention: str = "folded"
-    loss: str = "chunked"
+    attention: str = FOLDED
+    loss: str = CHUNKED
     checkpoint_every: int | None = None  # steps; None: ten times a run
     keep: int = 2  # checkpoints kept
     log_every: int | None = None  # steps; None: two hundred rows a run
@@ -115,8 +115,7 @@ class TitanOptions:
             return f"tp is {self.tp}, and they need whole matrices"
         if self.compile:
             return "compile is asked for, and they are not compiled"
-        plain = of_plain_functions(self.attention, self.loss)
-        return f"{plain} is one of the plain functions" if plain else None
+        return asks_for_plain(self.attention, self.loss)
 
 
 def options_of_plan(options: Options, mesh: Mapping[str, Any]) -> TitanOptions:

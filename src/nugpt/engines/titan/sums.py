@@ -13,8 +13,6 @@ from nugpt.data.shards import file_sha256
 from nugpt.store.atomic import read_json, write_json
 from nugpt.store.forms import SUMS
 
-SUMS_FILE = SUMS
-
 Sums = dict[str, dict[str, Any]]  # by file name: bytes, sha256
 
 
@@ -28,13 +26,13 @@ def own_files(directory: Path, rank: int) -> list[Path]:
     return [
         path
         for path in sorted(directory.iterdir())
-        if path.name.startswith(f"__{rank}_") or (rank == 0 and not path.name.startswith(("__", SUMS_FILE)))
+        if path.name.startswith(f"__{rank}_") or (rank == 0 and not path.name.startswith(("__", SUMS)))
     ]
 
 
 def write_sums(directory: Path, parts: Iterable[Sums]) -> None:
     """Keep the sums of all ranks' parts beside the files."""
-    write_json(directory / SUMS_FILE, {name: values for part in parts for name, values in part.items()})
+    write_json(directory / SUMS, {name: values for part in parts for name, values in part.items()})
 
 
 def check_sums(directory: Path, part: int = 0, parts: int = 1) -> None:
@@ -42,7 +40,7 @@ def check_sums(directory: Path, part: int = 0, parts: int = 1) -> None:
 
     One without sums is let through: it is older than they are, or its process ended before it wrote them.
     """
-    path = directory / SUMS_FILE
+    path = directory / SUMS
     if not path.is_file():
         return
     sums = read_json(path)

@@ -54,7 +54,6 @@ def _long_softmax_in_place(
     GRADIENT: tl.constexpr,
     BLOCK: tl.constexpr,
     EACH: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
     """Rows too long to be held. Few at a time are under way: the second pass finds them in the cache."""
     r = tl.program_id(1)
@@ -67,7 +66,7 @@ def _long_softmax_in_place(
         # Each thread has a maximum and a sum of its own, so that threads meet once a row.
         highest = tl.full((BLOCK // EACH,), -1e30, tl.float32)
         summed = tl.zeros((BLOCK // EACH,), tl.float32)
-        for first in tl.range(0, V, BLOCK, num_stages=STAGES):
+        for first in tl.range(0, V, BLOCK, num_stages=1):
             at = first + cols
             z = tl.load(base + at, mask=at < V, other=float("-inf"), eviction_policy="evict_last").to(tl.float32)
             higher = tl.maximum(highest, tl.max(z, 1))
@@ -77,7 +76,7 @@ def _long_softmax_in_place(
         lse = top + tl.log(tl.sum(summed * tl.exp(highest - top), 0))
         tl.store(losses + place, lse - at_target)
         if GRADIENT:
-            for first in tl.range(0, V, BLOCK, num_stages=STAGES):
+            for first in tl.range(0, V, BLOCK, num_stages=1):
                 at = first + cols
                 z = tl.load(base + at, mask=at < V, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
                 d = (tl.exp(z - lse) - tl.where(at == target, 1.0, 0.0)) * weight
@@ -148,7 +147,7 @@ def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: 
         tiling = TILINGS["long softmax"]
         block, warps = tiling.numbers, warps_for(tiling.numbers, tiling.per_thread)
         P = walkers(n, R, logits_RnV.device, warps, "long softmax")
-        launch(_long_softmax_in_place, (P, R), *operands, P, gradient, block, 8, tiling.stages, num_warps=warps)
+        launch(_long_softmax_in_place, (P, R), *operands, P, gradient, block, 8, num_warps=warps)
 
 
 def _pieces(R: int, N: int, V: int) -> list[tuple[slice, slice]]:

@@ -35,7 +35,6 @@ class Tiles:
     warps: int
     stages: int  # tiles whose loads are under way while one is worked on
     split: bool = False  # a head as two parts of columns where that pads less
-    registers: int | None = None  # of a thread, at most
 
 
 # Data, so that a benchmark can try others; every choice gives the same result up to the order of sums.
@@ -183,12 +182,6 @@ def tile_sizes(kernel: str, tokens: int) -> tuple[int, int]:
     return min(TILES[kernel].queries, most), min(TILES[kernel].keys, most)
 
 
-def options(kernel: str) -> dict[str, int]:
-    """What a kernel's launch is told beside its arguments."""
-    tiles = TILES[kernel]
-    return {"num_warps": tiles.warps} | ({} if tiles.registers is None else {"maxnreg": tiles.registers})
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """softmax(scale·qᵀk) v over earlier tokens, (B, T, Q, W), and log2 Σ 2^score of every query, (B, Q, T)."""
     B, T, Q, W = q.shape
@@ -200,6 +193,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
     launch(
         _short_forward, (triton.cdiv(T, queries), Q, B),
         q, k, v, o, lse, *eighths(q, k, v), scale * LOG2_E, T, Q // k.shape[2], W, *parts(W, tiles.split),
-        queries, keys, tiles.stages, **options("forward"),
+        queries, keys, tiles.stages, num_warps=tiles.warps,
     )  # fmt: skip
     return o, lse

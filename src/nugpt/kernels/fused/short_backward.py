@@ -21,7 +21,6 @@ from nugpt.kernels.fused.short import (
     head_of,
     loaded,
     numbers_of,
-    options,
     parts,
     scores,
     store,
@@ -370,5 +369,5 @@ def _backward(
     ):
         tiles, together = TILES[name], min(*sizes[name], 8 * TILES[name].warps)
         compiled_for = (dim, half, together, scaled, *parts(W, tiles.split), *sizes[name], tiles.stages)
-        launch(kernel, grid, *given, *rest, *compiled_for, **options(name))
+        launch(kernel, grid, *given, *rest, *compiled_for, num_warps=tiles.warps)
     return partial
