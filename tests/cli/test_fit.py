@@ -17,6 +17,7 @@ from tests.fit.test_recommend import make_spec, record_of
 
 from nugpt.cli.main import main
 from nugpt.fit.points import Point
+from nugpt.report.source import read_store
 from nugpt.spec import load_table
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import RunSpec
@@ -25,6 +26,7 @@ from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory
 from nugpt.studies import plan as plan_of
 from nugpt.studies import study
+from nugpt.sweep.state import plan_state
 
 SEEDS = (0, 1, 2)
 WIDTHS = {1: 24, 2: 48, 4: 96}
@@ -247,6 +249,46 @@ def test_one_plan_of_several(store: Path, tmp_path: Path, capsys: pytest.Capture
         lay_down(tmp_path, name, [width_curve(2, data=name * 16)], lambda curve, at=at: at)  # type: ignore[misc]
     assert list(fitted(capsys, str(tmp_path))) == ["a", "b"]
     assert list(fitted(capsys, str(tmp_path), "--plan", "b")) == ["b"]
+
+
+def lagging(store: Path, heads: int, seeds: Sequence[int]) -> Curve:
+    """A curve whose final losses are best at −6 and whose averaged ones, 0.2 nats higher, at −6.5."""
+    grid = tuple(-8.0 + 0.5 * i for i in range(8))
+    curve = replace(width_curve(heads, validations=100), log2_lrs=grid, seeds=tuple(seeds))
+    for (x, seed), spec in curve.runs(grid).items():
+        record = record_of(spec, Point(x, 3.0 + 0.1 * (x + 6.0) ** 2, seed))
+        record = replace(record, hash=spec.hash, val_loss_ema=3.2 + 0.1 * (x + 6.5) ** 2)
+        Store(store).run(spec).write_record(record)
+    return curve
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_curves_side_by_side_are_read_from_one_loss(
+    planned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seeds, loss, best in (("one", ((0,), (0,)), 3.2, -6.5), ("both", ((0, 1), (0,)), 3.0, -6.0)):
+        root = tmp_path / name
+        curves = [lagging(root, heads, of) for heads, of in zip((2, 4), seeds, strict=True)]
+        if planned:
+            PlanDirectory.of(Store(root), Plan("widths", tuple(curves)))
+        (found,) = fitted(capsys, str(root)).values()
+        for curve in found["curves"]:
+            assert curve["loss"] == pytest.approx(loss, abs=0.01)
+            assert curve["log2_lr"] == pytest.approx(best, abs=0.1)
+        if planned:  # a report and what a sweep shows and refines by read the same
+            directory = PlanDirectory(root / "plans" / "widths")
+            seen = [state.best() for state in plan_state(directory.plan(), directory, 60.0)]
+            assert [(one.log2_lr, one.loss) for one in seen if one is not None] == [(best, pytest.approx(loss))] * 2
+            source = read_store(Store(root), (), {}, tmp_path)
+            runs = [run for curve in source.plans[0].curves for run in curve.runs]
+            assert min(run.loss for run in runs if run.loss is not None) == pytest.approx(loss)
+            assert {curve.measured.loss for curve in source.plans[0].curves} == {
+                "val_loss" if name == "both" else "val_loss_ema"
+            }
+        wanted = {"val_loss": -6.0, "val_loss_ema": -6.5}
+        for asked, at in wanted.items():
+            (found,) = fitted(capsys, str(root), "--loss", asked).values()
+            assert [curve["log2_lr"] for curve in found["curves"]] == [pytest.approx(at, abs=0.1)] * 2
 
 
 def test_runs_of_no_plan_are_curves_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,9 @@ def settled(grid: tuple[float, ...], policy: Policy, loss: Loss) -> CurveState:
     added: dict[float, str] = {}
     while True:
         state = CurveState(
-            curve, tuple(place for x in sorted({*grid, *added}) for place in _places(curve, x, loss, added))
+            curve,
+            tuple(place for x in sorted({*grid, *added}) for place in _places(curve, x, loss, added)),
+            "val_loss",
         )
         points = next_points(state, policy)
         if not points:

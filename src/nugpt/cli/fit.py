@@ -65,7 +65,7 @@ class Origin:
     """One plan of the store; all of them by default."""
     loss: str | None = None
     """val_loss (final, over the whole validation set) or val_loss_ema (averaged over validations); by default the
-    second where a curve has one seed and at least 100 validations, as in the paper, else the first."""
+    second where every curve of a plan has one seed and at least 100 validations, as in the paper, else the first."""
     columns: Columns = Columns()
 
 
@@ -117,7 +117,7 @@ def _of_plan(directory: PlanDirectory, loss: str | None) -> CurveSet:
         measured(
             state.curve,
             [(p.log2_lr, p.seed, p.record) for p in state.places if p.record is not None],
-            loss,
+            loss or state.loss,
             _aligned(directory.store, [p.spec for p in state.places if p.record is not None]),
         )
         for state in plan_state(plan, directory, STALE_AFTER)
@@ -137,6 +137,7 @@ def _aligned(store: Store, specs: Iterable[RunSpec]) -> list[AlignmentRun]:
 def _unplanned(store: Store, loss: str | None) -> list[Measured]:
     """Runs of `nugpt train` that differ in learning rate and seed alone, as curves."""
     from nugpt.fit.measured import measured
+    from nugpt.spec.loss import loss_name
     from nugpt.spec.plan import Curve
 
     runs: dict[str, list[Any]] = {}
@@ -145,13 +146,17 @@ def _unplanned(store: Store, loss: str | None) -> list[Measured]:
         if record is not None:
             spec = directory.spec()
             runs.setdefault(Curve({}, spec, (0.0,), (0,)).key, []).append((spec, record))
-    found = []
+    curves = []
     for ended in runs.values():
         spec = ended[0][0]
         label = {"table": spec.table.name, "layers": spec.model.n_layers, "heads": spec.model.n_heads}
-        curve = Curve(label | {"steps": spec.steps}, spec, (0.0,), tuple(sorted({s.seed for s, _ in ended})))
-        found.append(measured(curve, [(math.log2(s.lr), s.seed, record) for s, record in ended], loss))
-    return found
+        seeds = tuple(sorted({s.seed for s, _ in ended}))
+        curves.append(Curve(label | {"steps": spec.steps}, spec, (0.0,), seeds))
+    loss = loss or loss_name(curves)
+    return [
+        measured(curve, [(math.log2(s.lr), s.seed, record) for s, record in ended], loss)
+        for curve, ended in zip(curves, runs.values(), strict=True)
+    ]
 
 
 def _from_file(path: Path, columns: Columns) -> CurveSet:

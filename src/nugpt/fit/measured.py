@@ -59,8 +59,8 @@ def measured(
     loss: str | None = None,
     alignment: Iterable[AlignmentRun] = (),
 ) -> Measured:
-    """A plan's curve with the (log2 η, seed, record) of each run that has ended, and the loss that is due, or given."""
-    loss = loss_name(curve) if loss is None else loss
+    """A plan's curve with the (log2 η, seed, record) of each run that has ended, and the loss given or due."""
+    loss = loss_name([curve]) if loss is None else loss
     if loss not in LOSSES:
         raise ValueError(f"loss is {loss!r}, but must be one of {', '.join(LOSSES)}")
     ended = list(runs)

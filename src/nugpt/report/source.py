@@ -144,6 +144,7 @@ def _read_plan(
     directory: PlanDirectory, studies: Mapping[str, Study], page_folder: Path, loss: str | None, problems: list[str]
 ) -> PlanRuns:
     plan = directory.plan()
+    loss = loss or loss_name(plan.curves)
     added: dict[str, set[float]] = {}
     for addition in directory.additions():
         added.setdefault(addition.curve, set()).add(addition.log2_lr)
@@ -157,9 +158,9 @@ def _read_plan(
 
 
 def _read_curve(
-    curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, loss: str | None, problems: list[str]
+    curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, loss: str, problems: list[str]
 ) -> CurveRuns:
-    runs, ended, aligned, loss = [], [], [], loss or loss_name(curve)
+    runs, ended, aligned = [], [], []
     for (log2_lr, seed), spec in curve.runs(grid).items():
         path = store.root / spec.hash
         record = None

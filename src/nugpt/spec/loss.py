@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nugpt.spec.plan import Curve
 from nugpt.spec.record import RunRecord
 
@@ -11,9 +13,13 @@ LOSSES = ("val_loss", "val_loss_ema")
 ENOUGH_VALIDATIONS = 100
 
 
-def loss_name(curve: Curve) -> str:
-    """The loss that a curve is read from: averaged over validations where no seeds are, else the final one."""
-    averaged = len(curve.seeds) == 1 and curve.spec.validations >= ENOUGH_VALIDATIONS
+def loss_name(curves: Iterable[Curve]) -> str:
+    """The loss that curves of one plan are read from: averaged over validations if none has seeds, else the final one.
+
+    CHOICE: one loss for all of them. The average lags behind, most where the learning rate is high, so its best
+    learning rate is a lower one: where curves of one seed stood beside curves of three, that was taken for a drift.
+    """
+    averaged = all(len(curve.seeds) == 1 and curve.spec.validations >= ENOUGH_VALIDATIONS for curve in curves)
     return "val_loss_ema" if averaged else "val_loss"
 
 

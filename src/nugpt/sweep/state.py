@@ -50,6 +50,7 @@ class CurveState:
 
     curve: Curve
     places: tuple[Place, ...]
+    loss: str  # that it is read from, as all curves of its plan
 
     @property
     def varies(self) -> bool:
@@ -64,9 +65,8 @@ class CurveState:
         """What the optimum is read from: every run that has ended."""
         from nugpt.fit.points import Point
 
-        name = loss_name(self.curve)
         return [
-            Point(p.log2_lr, loss_of(p.record, name), p.seed, p.state)
+            Point(p.log2_lr, loss_of(p.record, self.loss), p.seed, p.state)
             for p in self.places
             if p.record is not None and p.state == p.record.status
         ]
@@ -78,11 +78,10 @@ class CurveState:
 
     def best(self) -> Best | None:
         """The best learning rate seen, of those at which most seeds trained; none while no run is done."""
-        name = loss_name(self.curve)
         ended: dict[float, list[float | None]] = {}
         for p in self.places:
             if p.record is not None and p.state == p.record.status:
-                ended.setdefault(p.log2_lr, []).append(loss_of(p.record, name))
+                ended.setdefault(p.log2_lr, []).append(loss_of(p.record, self.loss))
         losses = {x: [loss for loss in found if loss is not None] for x, found in ended.items()}
         trained = {x: found for x, found in losses.items() if 2 * len(found) > len(ended[x])}
         if not trained:
@@ -149,17 +148,21 @@ def plan_state(
     added: dict[str, list[Addition]] = {}
     for addition in directory.additions():
         added.setdefault(addition.curve, []).append(addition)
-    return [_curve_state(curve, added.get(curve.key, []), store, stale_after, now, problems) for curve in plan.curves]
+    loss = loss_name(plan.curves)
+    return [
+        CurveState(curve, _places(curve, added.get(curve.key, []), store, stale_after, now, problems), loss)
+        for curve in plan.curves
+    ]
 
 
-def _curve_state(
+def _places(
     curve: Curve,
     added: list[Addition],
     store: Store,
     stale_after: float,
     now: float,
     problems: list[str] | None,
-) -> CurveState:
+) -> tuple[Place, ...]:
     reasons = {a.log2_lr: a.reason for a in added}
     grid = sorted({*curve.log2_lrs, *reasons})
     places = []
@@ -175,7 +178,7 @@ def _curve_state(
             problems.append(str(error))
         reason = None if log2_lr in curve.log2_lrs else reasons[log2_lr]
         places.append(Place(log2_lr, seed, spec, state, record, reason))
-    return CurveState(curve, tuple(places))
+    return tuple(places)
 
 
 def run_state(run: RunDirectory, record: RunRecord | None, stale_after: float, now: float) -> str:
