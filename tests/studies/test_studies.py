@@ -54,6 +54,7 @@ BEYOND = [
     "batch-by-steps",
     "against-llama",
     "held-out",
+    "width-fresh-seeds",
     "warmup-at-base",
     "multipliers-at-base",
 ]
@@ -111,6 +112,7 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
         1,
         3 * (7 + 4) * 9,
     ),
+    "width-fresh-seeds": (["nugpt"], WIDTHS, FIXED, 1, 6 * 9),
     "warmup-at-base": (["ngpt", "nugpt"], [(10, 10)], [9_750], 1, 2 * 2 * 9),
     "multipliers-at-base": (["nugpt"], [(10, 10)], [9_750], 1, 3 * 5 * 3),
 }  # fmt: skip
@@ -227,11 +229,12 @@ def test_the_same_definition_at_every_scale(id: str) -> None:
 @pytest.mark.parametrize("scale", SCALE_NAMES)
 @pytest.mark.parametrize("id", IDS)
 def test_seeds_are_paired_and_grids_even(id: str, scale: str) -> None:
-    """Every curve's seeds count up from 0, so that any two share theirs; points lie on one ladder of η."""
+    """A study's seeds count up from one first seed, so that any two curves share theirs; one ladder of η."""
     coarse = scale == "evidence" and id not in ("both-eta-input-output-sweep", "multipliers-at-base")
     spacing = 1.0 if scale == "tiny" or coarse else 0.5
+    first = 0 if id != "width-fresh-seeds" else {"evidence": 3, "lab": 2}.get(scale, 1)
     for curve in planned(STUDIES[id], scale).curves:
-        assert curve.seeds == tuple(range(len(curve.seeds)))
+        assert curve.seeds == tuple(range(first, first + len(curve.seeds)))
         steps = {b - a for a, b in zip(curve.log2_lrs, curve.log2_lrs[1:], strict=False)}
         assert steps <= {spacing}
         assert all((2 * x).is_integer() for x in curve.log2_lrs)
@@ -520,6 +523,17 @@ def test_alignment_is_measured_in_runs_of_every_length_that_another_study_has_to
     assert {spec.lr for spec in made.specs()} == {2**-7}
     short = {spec.hash for spec in made.specs() if spec.steps == 2_000}
     assert short < {spec.hash for spec in planned(STUDIES["alignment_val"], "evidence").specs()}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_fresh_seeds_are_the_width_study_again_on_others(scale: str) -> None:
+    made, first = (planned(STUDIES[id], scale) for id in ("width-fresh-seeds", "width-fixed-steps"))
+    again = of_table(first, "nugpt")
+    assert [(curve.spec, curve.log2_lrs) for curve in made.curves] == [(curve.spec, curve.log2_lrs) for curve in again]
+    for one, other in zip(made.curves, again, strict=True):
+        assert not {*one.seeds} & {*other.seeds}
+        assert len(one.seeds) == max(len(other.seeds), 2 if scale == "evidence" else 1)
+    assert not {spec.hash for spec in made.specs()} & {spec.hash for spec in first.specs()}
 
 
 def test_seeds_and_points_of_the_evidence() -> None:

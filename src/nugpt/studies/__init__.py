@@ -30,6 +30,7 @@ from nugpt.studies import (
     steps_sweep_ngpt_ours,
     warmup_at_base,
     width_fixed_steps,
+    width_fresh_seeds,
     width_sweep_ngpt_mup_vs_muppr,
     width_sweep_ngpt_mup_vs_muppr_tuned,
     width_sweep_ngpt_ours_with_token_corr,
@@ -66,6 +67,7 @@ STUDIES: dict[str, Study] = {
         batch_by_steps.STUDY,
         against_llama.STUDY,
         held_out.STUDY,
+        width_fresh_seeds.STUDY,
         warmup_at_base.STUDY,
         multipliers_at_base.STUDY,
     )
@@ -95,6 +97,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "batch": ("batch-by-steps",),
     "baseline": ("against-llama",),
     "held out": ("held-out",),
+    "fresh seeds": ("width-fresh-seeds",),
     "the rest": (
         "width-sweep-ngpt-ours-with-token-corr",
         "width-sweep-ngpt-mup-vs-muppr",

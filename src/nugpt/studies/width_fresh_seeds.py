@@ -1,0 +1,35 @@
+"""`width-fresh-seeds`: νGPT's half of `width-fixed-steps` again, on seeds that it has not seen.
+
+Which loss its curves are read from was settled after its runs, and one verdict hung on it. Here it is settled before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nugpt.spec.parametrization import NUGPT
+from nugpt.spec.plan import Curve
+from nugpt.spec.study import Claim, Setting, Study
+from nugpt.studies.grids import POLICY, SEEDS, width_curves
+from nugpt.studies.rules import transfers
+
+FEWEST = {"evidence": 2}  # seeds of a curve, also where a run takes a minute
+
+
+def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
+    """The same widths and learning rates; the scale's next seeds."""
+    made = width_curves(scale, setting, (NUGPT,))
+    first = len(SEEDS[scale])
+    counts = [max(len(one.seeds), FEWEST.get(scale, 1)) for one in made]
+    return tuple(replace(one, seeds=tuple(range(first, first + n))) for one, n in zip(made, counts, strict=True))
+
+
+STUDY = Study(
+    id="width-fresh-seeds",
+    title="Width at a fixed number of iterations: νGPT again, on fresh seeds",
+    varies="heads at fixed layers, fixed steps, seeds",
+    claims=(Claim("νGPT's best learning rate transfers over width, on fresh seeds.", transfers("nugpt", "heads")),),
+    curves=curves,
+    policy=POLICY,
+    limits="Fresh seeds change initial weights and the order of data, not the data, the shapes or the length.",
+)
