@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.engines.small import make_dataset, make_spec
 from torch import Tensor
 
+from nugpt.engines.lab import Options, execute, probe
 from nugpt.engines.lab.ensemble import Ensemble, State
+from nugpt.engines.lab.recorded import RecordedAlignment
+from nugpt.measure.decoder import DecoderAlignment, Parameters
 from nugpt.spec import load_table
 from nugpt.spec.model import ModelConfig
 from nugpt.spec.resolve import Base, Extent
 from nugpt.spec.run import RunSpec
+from nugpt.store import Store
 
 pytestmark = [pytest.mark.triton]
 
@@ -117,6 +125,44 @@ def test_compiling_ahead_reaches_the_last_kernel_and_changes_nothing(monkeypatch
     ensemble.fused._compile(state)
     assert adam._adam_rows in asked
     assert all(torch.equal(a, b) for a, b in zip(before, held(), strict=True))
+
+
+def test_what_is_done_while_kernels_compile_is_done_once_and_may_fail() -> None:
+    specs, done = specs_of(SHAPES["padded heads"], 3), list[str]()
+    ensembles = [Ensemble(specs, DEVICE, "plain", "plain", False, "fused") for _ in range(2)]
+
+    def fails() -> None:
+        done.append("fails")
+        raise RuntimeError("short of memory")
+
+    assert all(ensemble.fused is not None for ensemble in ensembles)
+    ensembles[1].fused.meanwhile = fails  # type: ignore[union-attr]
+    states = [ensemble.initial_state() for ensemble in ensembles]
+    for tokens, targets in batches(specs[0].model, 3, 2):
+        for ensemble, state in zip(ensembles, states, strict=True):
+            ensemble.train_step(state, tokens, targets, 0.7, 3)
+    assert done == ["fails"]
+    one, other = states
+    assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)
+
+
+def test_a_run_rehearses_its_measurement_where_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, asked, numbers = make_dataset(tmp_path / "data"), list[Tensor](), DecoderAlignment.numbers
+
+    def counted(decoder: DecoderAlignment, now: Parameters, start: Parameters, *rest: Any) -> Tensor:
+        asked.append(found := numbers(decoder, now, start, *rest))
+        return found
+
+    monkeypatch.setattr(DecoderAlignment, "numbers", counted)
+    monkeypatch.setattr(probe, "is_worth_recording", lambda *_: True)
+    monkeypatch.setattr(
+        probe, "RecordedAlignment", partial(RecordedAlignment, record=lambda run: (lambda: None, run()))
+    )
+    spec = make_spec(dataset, steps=2)
+    options = Options(measure=("alignment",), measure_points=1, kernels="fused", device=DEVICE.type)
+    (record,) = execute([spec], Store(tmp_path / "runs"), dataset, options)
+    assert record.status == "done"
+    assert [bool(found[:-2].isnan().all()) for found in asked] == [True, False]  # step 0 against itself, then step 2
 
 
 def test_a_nan_stays_in_its_replica() -> None:

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from nugpt.data import TokenDataset
 from nugpt.engines.lab import Options, execute, probe, recorded
+from nugpt.engines.lab.ensemble import Ensemble
 from nugpt.engines.lab.recorded import RecordedAlignment, is_worth_recording, recorded_bytes
 from nugpt.measure.decoder import DecoderAlignment
 from nugpt.spec.model import total_parameters
@@ -139,6 +140,31 @@ def test_a_tape_tells_what_no_graph_can_hold() -> None:
     with Tape() as tape:
         float(torch.tensor([1.0, 2.0]).sum())
     assert {torch.ops.aten.lift_fresh, torch.ops.aten._local_scalar_dense} <= {f.overloadpacket for f, *_ in tape.done}
+
+
+def test_a_rehearsal_is_a_measurement_that_leaves_nothing(
+    dataset: TokenDataset, on_tape: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(dataset)
+    ensemble = Ensemble([spec], torch.device("cpu"), "sdpa", "chunked", False, "plain")
+    state, probing = ensemble.initial_state(), probe.Probe(spec, dataset, Options(measure=BOTH), {})
+    before, random = {name: value.clone() for name, value in state.params.items()}, torch.get_rng_state()
+    probing.begin(ensemble, state)
+    rehearsal = probing.rehearsal(ensemble, state)
+    assert rehearsal is not None
+    found = DecoderAlignment(spec.model).read(rehearsal())  # type: ignore[arg-type]
+    assert found.loss == found.loss_0  # of step 0 against itself, which has no exponents
+    assert {value for of in found.joint.values() for layers in of.values() for value in layers} == {None}
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(before[name], value) for name, value in state.params.items())
+    assert (probing.measured_by, probing.seconds) == (None, 0.0)
+    gone = weakref.ref(ensemble)
+    del ensemble
+    assert gone() is None, "a rehearsal that waits keeps no ensemble"
+    ensemble = Ensemble([spec], torch.device("cpu"), "sdpa", "chunked", False, "plain")
+    assert probe.Probe(spec, dataset, Options(measure=("lerp",)), {}).rehearsal(ensemble, state) is None
+    monkeypatch.setattr(probe, "is_worth_recording", lambda *_: False)
+    assert probing.rehearsal(ensemble, state) is None
 
 
 @pytest.mark.usefixtures("on_tape")
