@@ -1,4 +1,5 @@
-"""How often intervals hold the truth, over synthetic studies; `python -m tests.fit.coverage 500` prints the table.
+"""How often intervals hold the truth, over synthetic studies; `python -m tests.fit.coverage 500` prints the table,
+with the word `fine` that of the effort which verdicts are read with.
 
 A study is six curves, at three lengths and two batches, with the same seeds: the same fits show the coverage of
 optimum, drift, regret, loss, sensitivity, law and comparison.
@@ -36,6 +37,7 @@ from nugpt.fit import (
     stability_edge,
     study_noise,
 )
+from nugpt.fit.curve import FINE, QUICK, Effort
 from nugpt.fit.curves import answer
 from nugpt.fit.measured import Measured, group_key, sizes_of
 from nugpt.fit.optimum import Optimum
@@ -74,7 +76,12 @@ def half_width(trials: Iterable[Trial]) -> float:
 
 
 def study_trials(
-    n: int, seeds: int, families: Sequence[str] = tuple(FAMILIES), salt: int = 0, **given: float
+    n: int,
+    seeds: int,
+    families: Sequence[str] = tuple(FAMILIES),
+    salt: int = 0,
+    effort: Effort = QUICK,
+    **given: float,
 ) -> Trials:
     """`n` sweeps of each family, six to a study, on each grid in turn; `given` goes to the studies."""
     rng = np.random.default_rng([2, seeds, salt])
@@ -96,7 +103,7 @@ def study_trials(
             jitter=given.get("jitter", 0.0),
         )
         pooled = study_noise([one.points for one in sweeps])
-        found = [optimum(one.points, pooled=pooled) for one in sweeps]
+        found = [optimum(one.points, pooled=pooled, effort=effort) for one in sweeps]
         for one, at in zip(sweeps, found, strict=True):
             _curve_trials(trials, family, one, at)
         for row in (slice(0, 3), slice(3, 6)):
@@ -192,7 +199,9 @@ def _fitted(sweeps: Sequence[Sweep], found: Sequence[Optimum], pooled: NoiseMode
     known = {one.points: at for one, at in zip(sweeps, found, strict=True)}
     modules, real = (nugpt.fit.comparison, nugpt.fit.curves), optimum
 
-    def remembered(points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = pooled) -> Optimum:
+    def remembered(
+        points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = pooled, effort: Effort = QUICK
+    ) -> Optimum:
         return known.get(tuple(points)) or real(points, level, pooled)
 
     for module in modules:
@@ -204,7 +213,7 @@ def _fitted(sweeps: Sequence[Sweep], found: Sequence[Optimum], pooled: NoiseMode
             module.optimum = real  # type: ignore[attr-defined]
 
 
-def role_trials(n: int, seeds: int, salt: int = 0) -> Trials:
+def role_trials(n: int, seeds: int, salt: int = 0, effort: Effort = QUICK) -> Trials:
     """Curves over a multiplier, `n` of each kind, three widths to a study: the optimum, and the role's exponent."""
     rng = np.random.default_rng([5, seeds, salt])
     trials: Trials = defaultdict(list)
@@ -213,7 +222,7 @@ def role_trials(n: int, seeds: int, salt: int = 0) -> Trials:
         planted = rng.uniform(-1.0, 0.0) + slope * np.arange(3.0)
         sweeps = study(rng, family, seeds, planted, same_shape=bool(i // 6 % 2), spacing=spacing)
         pooled = study_noise([one.points for one in sweeps])
-        found = [optimum(one.points, pooled=pooled, cliff="either") for one in sweeps]
+        found = [optimum(one.points, pooled=pooled, cliff="either", effort=effort) for one in sweeps]
         for one, at in zip(sweeps, found, strict=True):
             if at.verdict == "enclosed":
                 hit = at.interval.contains(one.log2_lr)
@@ -259,18 +268,20 @@ def table(trials: Trials) -> Iterator[str]:
             yield row(f"    grid {spacing:g}", [trial for trial in some if trial.spacing == spacing])
 
 
-def main(n: int, seed_counts: Sequence[int]) -> None:
+def main(n: int, seed_counts: Sequence[int], effort: Effort) -> None:
     """Every estimator at so many seeds."""
     for seeds in seed_counts:
         print(f"{seeds} seeds")
-        for line in table(study_trials(n, seeds, salt=2025)):
+        for line in table(study_trials(n, seeds, salt=2025, effort=effort)):
             print(line, flush=True)
-        for line in table(role_trials(n, seeds, salt=2025)):
+        for line in table(role_trials(n, seeds, salt=2025, effort=effort)):
             print(line, flush=True)
         print(row("drift of the edge", edge_trials(n, seeds)), flush=True)
-        moving = study_trials(n // 5, seeds, salt=2026, jitter=0.07)
+        moving = study_trials(n // 5, seeds, salt=2026, effort=effort, jitter=0.07)
         print(row("optimum that moves with the seed", moving["optimum"]), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), [int(word) for word in sys.argv[2:]] or (1, 2, 3, 5))
+    words = sys.argv[2:]
+    counts = [int(word) for word in words if word != "fine"]
+    main(int(sys.argv[1]), counts or (1, 2, 3, 5), FINE if "fine" in words else QUICK)

@@ -17,6 +17,7 @@ from nugpt.fit.measured import Measured, OwnRun, group_key, group_names, measure
 from nugpt.fit.points import Point
 from nugpt.fit.verdict import Verdict
 from nugpt.spec import ModelConfig, Schedule, load_table
+from nugpt.spec.loss import loss_name
 from nugpt.spec.plan import Curve
 from nugpt.spec.study import Setting
 from nugpt.studies import plan, study
@@ -52,7 +53,7 @@ def runs(
             if lerp is not None and not failed:
                 record = replace(record, lerp={role: lerp(role) for role in ("alpha_A", "alpha_M")})
             ended.append((x, seed, replace(record, **changes)))
-    return measured(replace(curve, log2_lrs=tuple(grid), seeds=seeds), ended)
+    return measured(replace(curve, log2_lrs=tuple(grid), seeds=seeds), ended, "val_loss")
 
 
 def judged(id: str, scale: str, made: Callable[[Curve], Measured]) -> list[Verdict]:
@@ -216,7 +217,7 @@ def test_lerp_coefficients_over_depth() -> None:
 
 
 def test_what_has_no_records_yet_is_not_decided() -> None:
-    empty = judged("width-fixed-steps", "tiny", lambda curve: measured(curve, []))
+    empty = judged("width-fixed-steps", "tiny", lambda curve: measured(curve, [], "val_loss"))
     assert set(answers_of(empty)) == {"not decided here"}
     alignment = judged("alignment_val", "tiny", lambda curve: runs(curve, -6.0))
     assert set(answers_of(alignment)) == {"not decided here"}
@@ -283,11 +284,17 @@ def test_the_loss_can_be_the_running_mean() -> None:
     spec = make_spec()
     record = replace(record_of(spec, Point(-7.0, 3.0, 0)), val_loss_ema=3.5)
     made = Curve({}, spec, (-7.0,), (0, 1))
-    assert measured(made, [(-7.0, 0, record)]).points[0].loss == 3.0
-    assert measured(made, [(-7.0, 0, record)], loss="val_loss_ema").points[0].loss == 3.5
-    # One seed: the average, unless so few validations went into it that it still holds the first ones.
-    assert measured(replace(made, seeds=(0,)), [(-7.0, 0, record)]).points[0].loss == 3.5
-    few = replace(spec, validations=10)
-    assert measured(Curve({}, few, (-7.0,), (0,)), [(-7.0, 0, record)]).points[0].loss == 3.0
+    assert measured(made, [(-7.0, 0, record)], "val_loss").points[0].loss == 3.0
+    assert measured(made, [(-7.0, 0, record)], "val_loss_ema").points[0].loss == 3.5
     with pytest.raises(ValueError, match="loss is 'train_loss'"):
-        measured(made, [], loss="train_loss")
+        measured(made, [], "train_loss")
+
+
+def test_which_loss_curves_are_read_from() -> None:
+    spec = make_spec()
+    several, one = Curve({}, spec, (-7.0,), (0, 1)), Curve({}, spec, (-7.0,), (0,))
+    # So few validations went into its average that it still holds the first ones.
+    few = Curve({}, replace(spec, validations=10), (-7.0,), (0,))
+    assert loss_name([one]) == loss_name([one, one]) == "val_loss_ema"
+    for mixed in ([several], [several, one], [one, several], [few], [one, few]):
+        assert loss_name(mixed) == "val_loss"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.fit.synthetic import FAMILIES, sweep
 
 from nugpt.fit import Interval, NoiseModel, Point, optimum, study_noise
+from nugpt.fit.curve import FINE, QUICK, Effort
 from nugpt.fit.noise import curve_noise, pool
 from nugpt.fit.optimum import VERDICTS
 from nugpt.fit.points import levels
@@ -296,3 +297,20 @@ def test_grid_places_equal_but_for_rounding_are_one() -> None:
     fitted = levels([Point(-7.0, 3.0, 0), Point(-7.0 + 1e-9, 3.2, 1)])
     assert len(fitted.x) == 1
     assert list(itertools.chain(fitted.count)) == [2.0]
+
+
+def test_what_verdicts_are_read_with_leaves_less_to_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, real = seeds(REAL, 3, 0.01, 0), np.random.default_rng
+
+    def ends(effort: Effort) -> list[Interval]:
+        found = []
+        for seed in range(8):
+            monkeypatch.setattr(np.random, "default_rng", lambda given, seed=seed: real([given, seed]))
+            found.append(optimum(points, effort=effort).interval)
+        return found
+
+    quick, fine = ends(QUICK), ends(FINE)
+    width = float(np.mean([interval.width for interval in fine]))
+    strays = [max(np.std([i.low for i in some]), np.std([i.high for i in some])) / width for some in (quick, fine)]
+    assert strays[1] < 0.06  # a thirtieth, and as much again for eight draws of it
+    assert strays[1] < 0.6 * strays[0]

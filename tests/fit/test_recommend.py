@@ -70,7 +70,7 @@ def curve_of(spec: RunSpec, points: Sequence[Point]) -> Measured:
     """A curve of a plan whose runs ended so."""
     label = {"table": spec.table.name, "heads": spec.model.n_heads, "layers": spec.model.n_layers, "steps": spec.steps}
     made = Curve(label, spec, tuple({p.log2_lr for p in points}), tuple({p.seed for p in points}))
-    return measured(made, [(p.log2_lr, p.seed, record_of(spec, p)) for p in points])
+    return measured(made, [(p.log2_lr, p.seed, record_of(spec, p)) for p in points], "val_loss")
 
 
 def planted(

@@ -149,7 +149,10 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     assert made.readme.startswith(f"# mine\n\n{BEGIN}\n<picture>")
     assert made.readme.endswith(f"{END}\n\nwhat follows stays\n")
     assert "old words" not in made.readme
-    assert "octaves of η per octave of width (scale `lab`)." in made.readme
+    rule = "octaves of η per octave of width (scale `lab`); the rule: 90% interval"
+    assert f"{rule} at most -0.1. " in made.readme
+    assert f"{rule} from -0.1 to 0.1. " in made.readme
+    assert "[beside its numbers](docs/results.md#width-fixed-steps)" in made.readme  # there is a note on it
     assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme
     assert "νGPT's best learning rate transfers over width — **holds**, " in made.readme
     assert "nats of νGPT's loss less the tuned plain transformer's" in made.readme

@@ -40,8 +40,7 @@ def curve_row(curve: CurveState) -> list[str]:
         best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
         interval = interval_text(*found.interval)
         verdict = found.verdict + (f" ({found.side})" if found.side else "")
-    losses = [p.record.val_loss for p in curve.places if p.record is not None and p.state == "done"]
-    lowest = min((loss for loss in losses if loss is not None), default=None)
+    lowest = min((point.loss for point in curve.points() if point.loss is not None), default=None)
     return [label_text(curve.curve), _runs(curve), best, interval, verdict, number(lowest)]
 
 

@@ -266,7 +266,11 @@ def _shown(width: Section, path: Path) -> list[Shown]:
     heads = 2 * max((int(label["heads"]) for label in known if label["table"] == NUGPT.name), default=1)
     recommend = _command("recommend", "--from", path, "--plan", plan, "--n-heads", heads)
     printed = {command: _printed(command) for command in (fit, recommend)}
-    shown = [Shown(width.command, _end_of_run(path, plan), f"The study behind the figure: {cost_of(width)}", False)]
+    told = (
+        f"The study behind the figure: {cost_of(width)} At its end it shows quick fits of each curve by itself and the "
+        "lowest loss of a run; what is said above rests on all curves together, as `nugpt fit` has them."
+    )
+    shown = [Shown(width.command, _end_of_run(path, plan), told, False)]
     if (drift := _between(printed[fit], "drift, octaves", "regret of")) is not None:
         shown.append(Shown(fit, ["…", *drift, "…"], "What its records say, without a GPU:", True))
     if printed[recommend]:

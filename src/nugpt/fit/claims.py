@@ -13,6 +13,7 @@ from scipy import special  # scipy.stats would take most of a second to import
 
 from nugpt.fit.alignment import change_estimates, claim_estimates, fall_estimates
 from nugpt.fit.comparison import Budgeted, compare, compare_at_cost, tuned
+from nugpt.fit.curve import FINE
 from nugpt.fit.curves import Answers, CurveAnswer, curve_answer
 from nugpt.fit.drift import drift
 from nugpt.fit.interval import Interval
@@ -257,9 +258,8 @@ def _multipliers(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
     for where, part in _split(_of_table(found, rule.table), rule.by):
         swept = [one for one in part if key in one.curve.label and _others_at_default(one, str(rule.of))]
         if swept:
-            best = optimum(
-                profile([(_number(one, key), one.curve.points) for one in swept], noise), rule.level, cliff="either"
-            )
+            points = profile([(_number(one, key), one.curve.points) for one in swept], noise)
+            best = optimum(points, rule.level, cliff="either", effort=FINE)
             estimates.append(Estimate(best.log2_lr, best.interval, rule.level, where))
     return estimates
 
@@ -279,7 +279,7 @@ def _multiplier_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseMode
     for size in sorted({_number(one, rule.along) for one in mine}):
         part = [one for one in mine if _number(one, rule.along) == size]
         swept = profile([(_number(one, "octaves"), one.curve.points) for one in part], noise)
-        located.append((size, optimum(swept, rule.level, cliff="either")))
+        located.append((size, optimum(swept, rule.level, cliff="either", effort=FINE)))
     return [estimate_of(drift(located, rule.level), str(rule.of))] if located else []
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nugpt.fit.curve import FINE
 from nugpt.fit.interval import Array, Interval, central, check_level
 from nugpt.fit.noise import NoiseModel, noise_of
 from nugpt.fit.optimum import optimum
@@ -108,7 +109,7 @@ def _seeds(side: Sequence[tuple[float, Sequence[Point]]]) -> set[int]:
 
 def _best(points: Sequence[Point], pooled: NoiseModel | None) -> _Best | None:
     """None where the best lies beyond the grid, or nothing trained."""
-    found = optimum(points, pooled=pooled) if points else None
+    found = optimum(points, pooled=pooled, effort=FINE) if points else None
     if found is None or found.shapes is None or found.verdict == "edge-censored":
         return None
     curve = levels(points)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,22 @@ MIRRORED = {"right": 0.2, "either": 0.5}
 SCALE = 1.2  # deviation of ln of the height of a whole curve
 UNUSUAL = 1.5  # a curve whose ln height is farther from the usual than this is compared with curves like itself
 NEAR = 1.5  # octaves around the best point where most draws start
-DRAWS = 1024  # in all, half of them from each window
-EXPLORE = 512  # that each family is explored with
-LEFT = 0.35  # the share of them that still count after one step of the likelihood's power
+LEFT = 0.35  # the share of draws that still count after one step of the likelihood's power
 MOVES = (1.2, 0.7, 0.35)  # Metropolis moves after each resampling, in deviations of the draws
 STEEPEST = 12.0  # from this exponent on, far above any loss, a straight line follows, so that squares keep their digits
 X, LOG_SIGMA, SIDE, SHAPE = 0, 1, 2, 3  # rows of a draw; those from SHAPE on are logarithms of the shape's parameters
+
+
+class Effort(NamedTuple):
+    """How much chance is averaged out of an answer."""
+
+    draws: int  # in all, half of them from each window
+    explore: int  # that each family is explored with
+    rounds: int  # of moves after each resampling
+
+
+# The ends of an interval differ from one generator to another by about a tenth of its width, or by a thirtieth.
+QUICK, FINE = Effort(1024, 512, 1), Effort(4096, 2048, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,18 +151,18 @@ def _domain(curve: Levels) -> Interval:
     )
 
 
-def shapes(curve: Levels, noise: NoiseModel, cliff: str = "right") -> Shapes:
+def shapes(curve: Levels, noise: NoiseModel, cliff: str = "right", effort: Effort = QUICK) -> Shapes:
     """Draws from the curves that agree with the points: windows in equal parts, families by how well they agree."""
     masks = windows(curve)
     generator = np.random.default_rng(7)  # fixed: the same points give the same answer
-    found = [_sample(_Target(curve, masks, noise, family, cliff), generator) for family in FAMILIES]
+    found = [_sample(_Target(curve, masks, noise, family, cliff), generator, effort) for family in FAMILIES]
     parts: list[list[tuple[Array, Array]]] = [[] for _ in FAMILIES]
     for window in range(len(masks)):
         evidence = np.array([one[window].log_evidence for one in found])
         weight = np.exp(evidence - evidence.max()) * [family.weight for family in FAMILIES]
-        ends = np.round(np.cumsum(weight) / weight.sum() * (DRAWS // len(masks))).astype(int)
+        ends = np.round(np.cumsum(weight) / weight.sum() * (effort.draws // len(masks))).astype(int)
         for part, one, keep in zip(parts, found, np.diff(ends, prepend=0), strict=True):
-            kept = np.resize(generator.permutation(EXPLORE), keep)
+            kept = np.resize(generator.permutation(effort.explore), keep)
             part.append((one[window].theta[:, kept], one[window].loss[kept]))
     whole = [np.hstack([theta for theta, _ in part]) for part in parts]
     return Shapes(
@@ -206,9 +217,9 @@ class _Target:
         self.centre = (family.centre + family.heights * _unusual(curve, family))[:, None]
         self.inverse = np.linalg.inv(family.spread)
 
-    def start(self, generator: np.random.Generator) -> Array:
+    def start(self, n: int, generator: np.random.Generator) -> Array:
         """Draws from the prior, but for their places: three of four near the best point, the fourth anywhere."""
-        n, family = EXPLORE, self.family
+        family = self.family
         even = (np.arange(n) + generator.uniform(size=n)) / n
         near = even < 0.75
         places = np.where(
@@ -259,9 +270,9 @@ class _Target:
         return _Drawn(theta, np.einsum("ij,ij->j", precision, rest) / total + error, log_evidence)
 
 
-def _sample(target: _Target, generator: np.random.Generator) -> list[_Drawn]:
+def _sample(target: _Target, generator: np.random.Generator, effort: Effort) -> list[_Drawn]:
     """Sequential Monte Carlo: from the prior through powers of the likelihood to the first window, then to the next."""
-    theta = target.start(generator)
+    theta = target.start(effort.explore, generator)
     prior, before = target.prior(theta), target.started(theta)  # `before` is what the draws already know
     log_evidence, found = 0.0, []
     for window in range(len(target.ends)):
@@ -275,12 +286,12 @@ def _sample(target: _Target, generator: np.random.Generator) -> list[_Drawn]:
             picked = _systematic(weight, generator)
             theta, prior, now, before = theta[:, picked], prior[picked], now[picked], before[picked]
             spread = _spread_of(theta)
-            for scale in MOVES:
+            for scale in effort.rounds * MOVES:
                 new = theta + scale * (spread @ generator.standard_normal(theta.shape))
                 new_prior, likelihoods = target.prior(new), target.likelihoods(new, window)
                 new_now, new_before = likelihoods[-1], likelihoods[-2] if window else target.started(new)
                 odds = new_prior - prior + power * (new_now - now) + (1 - power) * (new_before - before)
-                take = np.log(generator.uniform(size=EXPLORE)) < odds
+                take = np.log(generator.uniform(size=effort.explore)) < odds
                 theta[:, take], prior[take] = new[:, take], new_prior[take]
                 now[take], before[take] = new_now[take], new_before[take]
         found.append(target.drawn(theta.copy(), window, log_evidence, generator))

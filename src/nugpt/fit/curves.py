@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nugpt.fit.curve import FINE
 from nugpt.fit.drift import Drift, drift
 from nugpt.fit.edge import Edge, stability_edge
 from nugpt.fit.measured import Measured, by_group, group_names, measured, own_curves, sizes_of, words
@@ -83,7 +84,7 @@ def answer(curves: Sequence[Measured], level: float = 0.90, bound: float = DRIFT
 
 
 def curve_answer(curve: Measured, level: float, noise: NoiseModel) -> CurveAnswer:
-    found = optimum(curve.points, level, noise)
+    found = optimum(curve.points, level, noise, effort=FINE)
     return CurveAnswer(curve, found, stability_edge(curve.points), sensitivity(found, level))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from nugpt.fit.alignment import AlignmentRun
 from nugpt.fit.points import Point
-from nugpt.spec.loss import LOSSES, loss_name, loss_of
+from nugpt.spec.loss import LOSSES, loss_of
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord
 from nugpt.spec.resolve import Extent
@@ -56,11 +56,10 @@ def words(label: Mapping[str, Any]) -> str:
 def measured(
     curve: Curve,
     runs: Iterable[tuple[float, int, RunRecord]],
-    loss: str | None = None,
+    loss: str,
     alignment: Iterable[AlignmentRun] = (),
 ) -> Measured:
-    """A plan's curve with the (log2 η, seed, record) of each run that has ended, and the loss given or due."""
-    loss = loss_name([curve]) if loss is None else loss
+    """A plan's curve with the (log2 η, seed, record) of each run that has ended, and the loss to read."""
     if loss not in LOSSES:
         raise ValueError(f"loss is {loss!r}, but must be one of {', '.join(LOSSES)}")
     ended = list(runs)

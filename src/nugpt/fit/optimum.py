@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import special  # scipy.stats would take most of a second to import
 
-from nugpt.fit.curve import MIRRORED, Shapes, shapes, windows
+from nugpt.fit.curve import MIRRORED, QUICK, Effort, Shapes, shapes, windows
 from nugpt.fit.interval import Array, Interval, central, check_level
 from nugpt.fit.noise import NoiseModel, noise_of
 from nugpt.fit.points import GridPoint, Levels, Point, levels
@@ -53,11 +53,16 @@ class Optimum:
 
 
 def optimum(
-    points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = None, cliff: str = "right"
+    points: Sequence[Point],
+    level: float = 0.90,
+    pooled: NoiseModel | None = None,
+    cliff: str = "right",
+    effort: Effort = QUICK,
 ) -> Optimum:
     """The optimum of one curve; `pooled` is the noise of the study's curves, this one included.
 
-    A learning rate's cliff is mostly on the right; a multiplier's may be on `either` side.
+    A learning rate's cliff is mostly on the right; a multiplier's may be on `either` side. Where a sweep goes on needs
+    no more than QUICK; what verdicts are read from is FINE.
     """
     check_level(level)
     if cliff not in MIRRORED:
@@ -68,7 +73,7 @@ def optimum(
     if not len(curve.x):
         return _nothing_trained(points, level, curve.notes)
     noise = noise_of(curve, pooled)
-    drawn = shapes(curve, noise, cliff)
+    drawn = shapes(curve, noise, cliff, effort)
     if len(curve.seeds) == 1:
         drawn = _moved_by_seed(drawn)
     best = curve.best

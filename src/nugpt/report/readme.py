@@ -18,6 +18,7 @@ from nugpt.report.results import (
     what_is_left,
 )
 from nugpt.spec.scales import SCALES
+from nugpt.spec.study_rules import bounds
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 WIDTH, HELD_OUT, BASELINE = "width-fixed-steps", "held-out", "against-llama"
@@ -76,7 +77,7 @@ def first_screen(
             f"So far {len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}: [{page}]({page}) has what they say."
         )
         return so_far if runs else NOTHING
-    parts = [_figure(width, figures), _caption(sections, width)]
+    parts = [_figure(width, figures), _caption(sections, width, page)]
     if (line := _loss_line(sections)) is not None:
         parts.append(line)
     parts += [_command(one) for one in commands]
@@ -96,9 +97,14 @@ def _figure(width: Section, figures: Mapping[str, str]) -> str:
     )
 
 
-def _caption(sections: Sequence[Section], width: Section) -> str:
+def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
     assert width.found is not None
-    told = [f"{_said(width, one)}, octaves of η per octave of width{_scale(width)}." for one in width.found.judged[:2]]
+    told = [
+        f"{_said(width, one)}, octaves of η per octave of width{_scale(width)}; the rule: {bounds(one.claim.rule)}."
+        for one in width.found.judged[:2]
+    ]
+    if width.note:
+        told.append(f"What else must be known to read this stands [beside its numbers]({page}#{width.study.id}).")
     if width.state != COMPLETE:
         told.append(f"The study is not complete: {what_is_left(width)}.")
     held_out = answered(sections, HELD_OUT)

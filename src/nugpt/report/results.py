@@ -111,7 +111,7 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
         "What this repository has measured so far, study by study. This page is written from the records alone by\n\n"
         f"```sh\n{rebuild}\n```\n\n"
         "which needs no GPU and gives the same page to the letter. What each study asks, and the rule that decides "
-        f"each claim, were fixed before the runs: {rules}."
+        f"each claim, were fixed before the runs: {rules}. What was settled later is said where it matters."
     )
     if not runs:
         return f"{intro}\n\nNo run is in the archive yet: every study below is **{NOT_RUN}**."

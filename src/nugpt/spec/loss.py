@@ -16,8 +16,8 @@ ENOUGH_VALIDATIONS = 100
 def loss_name(curves: Iterable[Curve]) -> str:
     """The loss that curves of one plan are read from: averaged over validations if none has seeds, else the final one.
 
-    CHOICE: one loss for all of them. The average lags behind, most where the learning rate is high, so its best
-    learning rate is a lower one: where curves of one seed stood beside curves of three, that was taken for a drift.
+    CHOICE: one loss for all of them. The average lags behind, most where the learning rate is high, so that its best
+    learning rate is a lower one: curves of one seed beside curves of several would bend every slope through them.
     """
     averaged = all(len(curve.seeds) == 1 and curve.spec.validations >= ENOUGH_VALIDATIONS for curve in curves)
     return "val_loss_ema" if averaged else "val_loss"

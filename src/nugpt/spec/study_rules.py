@@ -77,10 +77,11 @@ def describe(rule: Rule) -> str:
     words += [f"({rule.at})"] if rule.at else []
     if rule.table:
         words.append(f"for {rule.table}" if rule.against is None else f"for {rule.table} less {rule.against}")
-    return f"{' '.join(words)}: {_bounds(rule)}"
+    return f"{' '.join(words)}: {bounds(rule)}"
 
 
-def _bounds(rule: Rule) -> str:
+def bounds(rule: Rule) -> str:
+    """What the interval must keep, in words."""
     if rule.low is not None and rule.high is not None:
         return f"{rule.level:.0%} interval from {rule.low:.3g} to {rule.high:.3g}"
     if rule.low is not None:

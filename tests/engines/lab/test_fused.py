@@ -143,6 +143,9 @@ def test_what_is_done_while_kernels_compile_is_done_once_and_may_fail() -> None:
             ensemble.train_step(state, tokens, targets, 0.7, 3)
     assert done == ["fails"]
     one, other = states
+    for again in (1, 3):  # another micro-batch, for which all is bound and compiled anew
+        ensembles[1].train_step(ensembles[1].initial_state(), *batches(specs[0].model, 3, 1)[0], 0.7, again)
+    assert done == ["fails"]
     assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)
 
 

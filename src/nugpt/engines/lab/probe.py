@@ -80,9 +80,9 @@ class Probe:
                     self._made[key] = value.clone() if self._has_room(ensemble) else value.cpu()
 
     def rehearsal(self, ensemble: Ensemble, state: State) -> Callable[[], object] | None:
-        """A measurement for nothing, where it will be recorded: so its float32 kernels load before the first one.
+        """A measurement for nothing, where it may be recorded: so its float32 kernels load before the first one.
 
-        That takes a GPU 0.3 s, once in a process. It holds parameters and not the ensemble, which may hold it.
+        That takes a GPU 0.3 s in a process's first ensemble. It holds parameters, not the ensemble, which may hold it.
         """
         device = ensemble.device
         if "alignment" not in self.kinds:
