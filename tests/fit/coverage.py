@@ -109,7 +109,7 @@ def study_trials(
         for row in (slice(0, 3), slice(3, 6)):
             _path_trials(trials, sweeps[row], found[row], slope)
         _law_trials(trials, places, found, slope)
-        with _fitted(sweeps, found, pooled):
+        with _fitted(sweeps, found, pooled, effort):
             _comparison_trials(trials, sweeps, pooled)
             for row in (slice(0, 3), slice(3, 6)):
                 _recommendation_trials(trials, sweeps[row], slope)
@@ -194,15 +194,18 @@ def _recommendation_trials(trials: Trials, sweeps: Sequence[Sweep], slope: float
 
 
 @contextmanager
-def _fitted(sweeps: Sequence[Sweep], found: Sequence[Optimum], pooled: NoiseModel) -> Iterator[None]:
-    """Comparisons and recommendations fit the curves that were fitted just now: hand them what came out."""
+def _fitted(sweeps: Sequence[Sweep], found: Sequence[Optimum], pooled: NoiseModel, effort: Effort) -> Iterator[None]:
+    """Comparisons and recommendations fit the curves that were fitted just now: hand them what came out.
+
+    Whatever effort they ask for: it is the trials' own that is tried.
+    """
     known = {one.points: at for one, at in zip(sweeps, found, strict=True)}
     modules, real = (nugpt.fit.comparison, nugpt.fit.curves), optimum
 
     def remembered(
-        points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = pooled, effort: Effort = QUICK
+        points: Sequence[Point], level: float = 0.90, pooled: NoiseModel | None = pooled, **asked: Effort
     ) -> Optimum:
-        return known.get(tuple(points)) or real(points, level, pooled)
+        return known.get(tuple(points)) or real(points, level, pooled, effort=effort)
 
     for module in modules:
         module.optimum = remembered  # type: ignore[attr-defined]

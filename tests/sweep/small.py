@@ -23,7 +23,6 @@ from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory
-from nugpt.sweep import state
 from nugpt.sweep.state import CurveState, plan_state
 from nugpt.sweep.worker import Outcome, StopAsked, WorkerOptions, work
 
@@ -89,7 +88,6 @@ def plain_optimum(points: Sequence[Point]) -> Any:
 def judge_plainly() -> None:
     """Let this process judge curves by `plain_optimum`."""
     sys.modules["nugpt.fit.optimum"].optimum = plain_optimum  # type: ignore[attr-defined]
-    state._optimum.cache_clear()
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,12 +31,9 @@ from nugpt.sweep.worker import grown
 
 
 @pytest.fixture(autouse=True)
-def _plain_verdicts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _plain_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts that are beyond doubt; the fit of noisy curves has tests of its own."""
     monkeypatch.setattr(sys.modules["nugpt.fit.optimum"], "optimum", plain_optimum)
-    state._optimum.cache_clear()
-    yield
-    state._optimum.cache_clear()
 
 
 START = (-8.0, -7.0, -6.0, -5.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 from scipy import special  # scipy.stats would take most of a second to import
@@ -69,6 +70,12 @@ def optimum(
         raise ValueError(f"cliff is {cliff!r}, but must be one of {', '.join(MIRRORED)}")
     if not points:
         raise ValueError("points is empty, but must hold at least one run")
+    return _optimum(tuple(points), level, pooled, cliff, effort)
+
+
+# Comparisons ask for curves that were fitted before, and a live table every second, when mostly nothing has changed.
+@lru_cache(maxsize=512)
+def _optimum(points: tuple[Point, ...], level: float, pooled: NoiseModel | None, cliff: str, effort: Effort) -> Optimum:
     curve = levels(points)
     if not len(curve.x):
         return _nothing_trained(points, level, curve.notes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from nugpt.spec.loss import loss_name, loss_of
@@ -73,8 +72,10 @@ class CurveState:
 
     def optimum(self) -> Optimum | None:
         """The curve's best learning rate so far, with its verdict; none while no run has ended."""
+        from nugpt.fit.optimum import optimum
+
         points = self.points()
-        return _optimum(tuple(points)) if points else None
+        return optimum(points) if points else None
 
     def best(self) -> Best | None:
         """The best learning rate seen, of those at which most seeds trained; none while no run is done."""
@@ -89,13 +90,6 @@ class CurveState:
         loss, log2_lr = min((sum(found) / len(found), x) for x, found in trained.items())
         sides = [side for side, end in (("left", min(ended)), ("right", max(ended))) if log2_lr == end]
         return Best(log2_lr, loss, sides[0] if len(sides) == 1 else "both" if sides else None)
-
-
-@lru_cache(maxsize=1024)  # a live table asks every second, and mostly nothing has changed
-def _optimum(points: tuple[Point, ...]) -> Optimum:
-    from nugpt.fit.optimum import optimum
-
-    return optimum(points)
 
 
 def reached(place: Place, store: Store, policy: Policy) -> float:

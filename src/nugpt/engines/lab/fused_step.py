@@ -41,7 +41,7 @@ class FusedStep:
         self._micro = 0
         # Done once while kernels are compiled in threads: what else a run will need loaded. It must not hold the
         # ensemble either, and what fails in it is met again where it is needed.
-        self.meanwhile: Callable[[], object] = _nothing
+        self.meanwhile: Callable[[], object] | None = None
 
     def losses(self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor) -> Tensor:
         """The loss of every token of every replica, (R, B·T)."""
@@ -119,8 +119,9 @@ class FusedStep:
                 with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
                     self._run(state, _unjudged)
             self.program.losses(state.params, *pieces)
-            meanwhile, self.meanwhile = self.meanwhile, _nothing
-            meanwhile()
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
 
     def _follow(self, params: dict[str, Tensor]) -> None:
         """Make the copies those of these parameters, unless they are; the updates keep them so."""
@@ -159,10 +160,6 @@ class FusedStep:
                 total.add_(grads)
         assert total is not None
         return mean, total
-
-
-def _nothing() -> None:
-    pass
 
 
 def _unjudged(state: State, losses: Tensor, norm: Tensor, step: Tensor) -> Tensor:

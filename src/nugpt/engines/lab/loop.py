@@ -189,8 +189,8 @@ def _train(
     validation = ValidationSet.of(dataset, spec.model.seq_len, spec.val_windows)
     probe = Probe(spec, dataset, options, starts)
     probe.begin(ensemble, state)
-    if ensemble.fused is not None and (rehearsal := probe.rehearsal(ensemble, state)) is not None:
-        ensemble.fused.meanwhile = rehearsal
+    if ensemble.fused is not None:
+        ensemble.fused.meanwhile = probe.rehearsal(ensemble, state)
     validate_at = {math.ceil(k * spec.steps / spec.validations) for k in range(1, spec.validations + 1)}
     log_every = options.log_every or max(1, spec.steps // 200)
     save_every = options.checkpoint_every or max(1, math.ceil(spec.steps / 10))

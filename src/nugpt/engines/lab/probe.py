@@ -45,6 +45,12 @@ def _is_finite(values: Mapping[str, Any]) -> bool:
     return all(math.isfinite(one["mean"]) for one in values.values() if isinstance(one, Mapping) and "mean" in one)
 
 
+def _replica(ensemble: Ensemble, state: State, r: int) -> tuple[dict[str, Tensor], Any]:
+    """One replica's parameters by name, and its gains."""
+    now = {name: stacked[r].detach() for name, stacked in state.params.items()}
+    return now, type(ensemble.gains)(*(g[r] for g in ensemble.gains))
+
+
 class Probe:
     """What is measured of an ensemble and when; it reads parameters between steps and changes nothing."""
 
@@ -84,15 +90,14 @@ class Probe:
 
         That takes a GPU 0.3 s in a process's first ensemble. It holds parameters, not the ensemble, which may hold it.
         """
-        device = ensemble.device
         if "alignment" not in self.kinds:
             return None
         batch = self._batch.inputs, self._batch.targets
-        if not is_worth_recording(ensemble.config, batch[0].numel(), device):
+        if not is_worth_recording(ensemble.config, batch[0].numel(), ensemble.device):
             return None
-        first = {name: stacked[0].detach() for name, stacked in state.params.items()}.__getitem__
-        gains = type(ensemble.gains)(*(g[0] for g in ensemble.gains))
-        return partial(self._decoder.numbers, first, first, gains, *(x.to(device) for x in batch))
+        now, gains = _replica(ensemble, state, 0)
+        on_device = (x.to(ensemble.device) for x in batch)
+        return partial(self._decoder.numbers, now.__getitem__, now.__getitem__, gains, *on_device)
 
     def rows(self, ensemble: Ensemble, state: State, r: int) -> list[dict[str, Any]]:
         """The rows of metrics of one replica at the step where the state stands."""
@@ -111,10 +116,9 @@ class Probe:
         return "graph" if self._recorded is not None and self._recorded.is_recorded else "eager"
 
     def _measure(self, kind: str, ensemble: Ensemble, state: State, r: int) -> dict[str, Any]:
-        now = {name: stacked[r].detach() for name, stacked in state.params.items()}
+        now, gains = _replica(ensemble, state, r)
         if kind == "lerp":
             return lerp_statistics(now, ensemble.resolved[r].gains, ensemble.config.n_layers)
-        gains = type(ensemble.gains)(*(g[r] for g in ensemble.gains))
 
         def start(name: str) -> Tensor:
             return self._initial(ensemble, r, name)
