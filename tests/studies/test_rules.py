@@ -75,6 +75,7 @@ def test_bounds_by_hand() -> None:
         ("width-fixed-steps", "loss-not-worse", "nugpt", None, None): (None, 0.01),
         ("width-fresh-seeds", "no-drift", "nugpt", None, None): (-0.1, 0.1),
         ("mup-drifts-ours-not", "drift", "completep", None, None): (0.1, None),
+        ("mup-drifts-fresh-seeds", "drift", "completep", None, None): (0.1, None),
         ("mup-drifts-ours-not", "no-drift", "nugpt", None, None): (-0.1, 0.1),
         ("depth-sweeps", "no-drift", "ngpt", None, None): (-0.2, 0.2),
         ("depth-sweeps", "no-drift", "nugpt", None, None): (-0.2, 0.2),

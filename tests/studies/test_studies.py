@@ -55,6 +55,7 @@ BEYOND = [
     "against-llama",
     "held-out",
     "width-fresh-seeds",
+    "mup-drifts-fresh-seeds",
     "warmup-at-base",
     "multipliers-at-base",
 ]
@@ -113,6 +114,7 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
         3 * (7 + 4) * 9,
     ),
     "width-fresh-seeds": (["nugpt"], WIDTHS, FIXED, 1, 6 * 9),
+    "mup-drifts-fresh-seeds": (["completep"], WIDTHS, FIXED, 1, 6 * 9),
     "warmup-at-base": (["ngpt", "nugpt"], [(10, 10)], [9_750], 1, 2 * 2 * 9),
     "multipliers-at-base": (["nugpt"], [(10, 10)], [9_750], 1, 3 * 5 * 3),
 }  # fmt: skip
@@ -232,7 +234,7 @@ def test_seeds_are_paired_and_grids_even(id: str, scale: str) -> None:
     """A study's seeds count up from one first seed, so that any two curves share theirs; one ladder of η."""
     coarse = scale == "evidence" and id not in ("both-eta-input-output-sweep", "multipliers-at-base")
     spacing = 1.0 if scale == "tiny" or coarse else 0.5
-    first = 0 if id != "width-fresh-seeds" else {"evidence": 3, "lab": 2}.get(scale, 1)
+    first = {"evidence": 3, "lab": 2}.get(scale, 1) if id.endswith("-fresh-seeds") else 0
     for curve in planned(STUDIES[id], scale).curves:
         assert curve.seeds == tuple(range(first, first + len(curve.seeds)))
         steps = {b - a for a, b in zip(curve.log2_lrs, curve.log2_lrs[1:], strict=False)}
@@ -525,10 +527,17 @@ def test_alignment_is_measured_in_runs_of_every_length_that_another_study_has_to
     assert short < {spec.hash for spec in planned(STUDIES["alignment_val"], "evidence").specs()}
 
 
+@pytest.mark.parametrize(
+    ("id", "of", "table"),
+    [
+        ("width-fresh-seeds", "width-fixed-steps", "nugpt"),
+        ("mup-drifts-fresh-seeds", "mup-drifts-ours-not", "completep"),
+    ],
+)
 @pytest.mark.parametrize("scale", SCALES)
-def test_fresh_seeds_are_the_width_study_again_on_others(scale: str) -> None:
-    made, first = (planned(STUDIES[id], scale) for id in ("width-fresh-seeds", "width-fixed-steps"))
-    again = of_table(first, "nugpt")
+def test_fresh_seeds_are_the_width_study_again_on_others(scale: str, id: str, of: str, table: str) -> None:
+    made, first = (planned(STUDIES[name], scale) for name in (id, of))
+    again = of_table(first, table)
     assert [(curve.spec, curve.log2_lrs) for curve in made.curves] == [(curve.spec, curve.log2_lrs) for curve in again]
     for one, other in zip(made.curves, again, strict=True):
         assert not {*one.seeds} & {*other.seeds}

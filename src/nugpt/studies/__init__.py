@@ -24,6 +24,7 @@ from nugpt.studies import (
     depth_sweeps,
     held_out,
     multipliers_at_base,
+    mup_drifts_fresh_seeds,
     mup_drifts_ours_not,
     role_sweeps,
     run_length_by_width,
@@ -68,6 +69,7 @@ STUDIES: dict[str, Study] = {
         against_llama.STUDY,
         held_out.STUDY,
         width_fresh_seeds.STUDY,
+        mup_drifts_fresh_seeds.STUDY,
         warmup_at_base.STUDY,
         multipliers_at_base.STUDY,
     )
@@ -97,7 +99,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "batch": ("batch-by-steps",),
     "baseline": ("against-llama",),
     "held out": ("held-out",),
-    "fresh seeds": ("width-fresh-seeds",),
+    "fresh seeds": ("width-fresh-seeds", "mup-drifts-fresh-seeds"),
     "the rest": (
         "width-sweep-ngpt-ours-with-token-corr",
         "width-sweep-ngpt-mup-vs-muppr",

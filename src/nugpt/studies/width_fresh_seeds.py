@@ -7,19 +7,21 @@ before. With several seeds at every width a slope's interval is about two thirds
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from nugpt.spec.parametrization import NUGPT
+from nugpt.spec.parametrization import NUGPT, Parametrization
 from nugpt.spec.plan import Curve
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.studies.grids import POLICY, SEEDS, width_curves
 from nugpt.studies.rules import transfers
 
 FEWEST = {"evidence": 2}  # seeds of a curve, also where a run takes a minute
+LIMITS = "Fresh seeds change initial weights and the order of data, not the data, the shapes or the length."
 
 
-def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
-    """The same widths and learning rates; the scale's next seeds."""
-    made = width_curves(scale, setting, (NUGPT,))
+def fresh_curves(table: Parametrization, scale: str, setting: Setting) -> tuple[Curve, ...]:
+    """The widths and learning rates of `width-fixed-steps` for one table; the scale's next seeds."""
+    made = width_curves(scale, setting, (table,))
     first = len(SEEDS[scale])
     counts = [max(len(one.seeds), FEWEST.get(scale, 1)) for one in made]
     return tuple(replace(one, seeds=tuple(range(first, first + n))) for one, n in zip(made, counts, strict=True))
@@ -30,7 +32,7 @@ STUDY = Study(
     title="Width at a fixed number of iterations: νGPT again, on fresh seeds",
     varies="heads at fixed layers, fixed steps, seeds",
     claims=(Claim("νGPT's best learning rate transfers over width, on fresh seeds.", transfers("nugpt", "heads")),),
-    curves=curves,
+    curves=partial(fresh_curves, NUGPT),
     policy=POLICY,
-    limits="Fresh seeds change initial weights and the order of data, not the data, the shapes or the length.",
+    limits=LIMITS,
 )
