@@ -20,7 +20,8 @@ from nugpt.fit.curves import Measured
 from nugpt.fit.points import Point
 from nugpt.report import Source, from_curves, write_report
 from nugpt.spec.plan import Curve, Plan
-from nugpt.store import Store
+from nugpt.store import Store, opened
+from nugpt.store.archive import pack_folder
 from nugpt.store.plans import PlanDirectory
 from nugpt.studies import STUDIES
 
@@ -203,6 +204,35 @@ def test_what_is_well_measured_carries_no_caveat(tmp_path: Path) -> None:
     grid = (-9.0, -8.0, -7.5, -7.0, -6.5, -6.0, -5.0)
     fill(store, [replace(plan, curves=tuple(replace(c, log2_lrs=grid) for c in plan.curves))])
     assert "Read with care" not in page_of(source_of(store), tmp_path / "report")
+
+
+def test_what_a_person_wrote_about_the_runs_stands_with_their_verdicts(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    fill(store, study_plans("steps-sweep-ngpt-ours"))
+    (store.root / "notes").mkdir()
+    (store.root / "notes" / "steps-sweep-ngpt-ours.md").write_text(
+        "Read from the *final* loss,\nsee [`choices`](choices.md#validation).\n\nIt was <b>settled</b> later.\n"
+    )
+    (store.root / "notes" / "width-fixed-steps.md").write_text("Of another study.\n")
+    page = page_of(source_of(store), tmp_path / "report")
+    verdicts = page[page.index('id="verdicts"') : page.index('id="plan-')]
+    assert '<p class="note">Read from the *final* loss, see choices.</p>' in verdicts
+    assert '<p class="note">It was &lt;b&gt;settled&lt;/b&gt; later.</p>' in verdicts
+    assert "Of another study" not in page
+
+
+def test_the_page_of_an_archive_has_its_notes_and_links_to_no_file(tmp_path: Path) -> None:
+    """It is read from a folder that is there for a while only."""
+    store, archive = Store(tmp_path / "runs"), tmp_path / "archive"
+    fill(store, study_plans("steps-sweep-ngpt-ours"))
+    pack_folder(store, archive)
+    (archive / "notes").mkdir()
+    (archive / "notes" / "steps-sweep-ngpt-ours.md").write_text("Read from the final loss.\n")
+    page = page_of(source_of(opened(archive), page_folder=tmp_path / "report"), tmp_path / "report")
+    assert '<p class="note">Read from the final loss.</p>' in page
+    assert {target[:1] for target in re.findall(r'href="([^"]*)"', page)} == {"#"}
+    there = page_of(source_of(store), tmp_path / "report2")
+    assert 'href="../runs/' in there
 
 
 def test_a_plan_that_was_never_run(tmp_path: Path) -> None:

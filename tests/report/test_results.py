@@ -18,12 +18,16 @@ from tests.report.small import hostile_plan
 
 from nugpt.cli.main import main
 from nugpt.cli.results import again, digest
+from nugpt.fit.claims import verdicts
+from nugpt.fit.curves import answer
+from nugpt.fit.measured import measured
 from nugpt.report.readme import BEGIN, END, NOTHING
 from nugpt.spec.plan import Plan
-from nugpt.store import Store
+from nugpt.store import Store, opened
 from nugpt.store.archive import pack_folder, write_empty
-from nugpt.store.plans import PlanDirectory
+from nugpt.store.plans import PlanDirectory, plans
 from nugpt.studies import EVIDENCE, STUDIES, plan
+from nugpt.sweep.state import plan_state
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -368,3 +372,45 @@ def test_the_committed_page_figures_and_readme_follow_from_the_archive_to_the_by
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes(), name
     made = {path.relative_to(tmp_path) for path in tmp_path.glob("docs/figures/results/*")}
     assert made == {name for name in names if name.suffix == ".svg"}
+
+
+@pytest.mark.slow
+def test_the_three_readings_of_one_seed_are_what_the_records_give() -> None:
+    """The table of docs/choices.md on a reading that was changed after runs were seen."""
+    page = (ROOT / "docs" / "choices.md").read_text(encoding="utf-8")
+    said = {
+        words[0]: words[1:]
+        for line in page.split("| reading |")[1].split("\n\n")[0].splitlines()[2:]
+        for words in [[cell.strip() for cell in line.strip("| ").split("|")]]
+    }
+    ids = ("width-fixed-steps", "mup-drifts-ours-not")
+    store = opened(ROOT / "results" / "evidence")
+    there = {directory.path.name: directory for directory in plans(store)}
+    read = {id: plan_state(there[f"{id}-evidence"].plan(), there[f"{id}-evidence"], math.inf) for id in ids}
+
+    def slopes(name: str | None) -> list[str]:
+        """In the order of the table's columns; None reads each curve by its own number of seeds."""
+        found = {}
+        for id, states in read.items():
+            curves = [
+                measured(
+                    state.curve,
+                    [(p.log2_lr, p.seed, p.record) for p in state.places if p.record is not None],
+                    name or ("val_loss_ema" if len(state.curve.seeds) == 1 else "val_loss"),
+                )
+                for state in states
+            ]
+            claims = [claim for claim in STUDIES[id].claims if claim.rule.kind in ("drift", "no-drift")]
+            for claim, verdict in zip(claims, verdicts(claims, answer(curves)), strict=True):
+                (one,) = verdict.estimates
+                values = [one.value, one.interval.low, one.interval.high]
+                shown = [f"{value:.2f}".replace("-", "−") for value in values if value is not None]
+                found[id, claim.rule.table] = f"{shown[0]} ({shown[1]} to {shown[2]})"
+        order = [("width-fixed-steps", "nugpt"), ("mup-drifts-ours-not", "nugpt")]
+        return [found[key] for key in (*order, ("width-fixed-steps", "ngpt"), ("mup-drifts-ours-not", "completep"))]
+
+    assert said == {
+        "each curve by its own seeds": slopes(None),
+        "the final loss": slopes("val_loss"),
+        "the average": slopes("val_loss_ema"),
+    }

@@ -88,7 +88,8 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
     """Every study in the order of `evidence`, then plans of no study; their figures go to `texts`."""
     from nugpt.report import read_store
     from nugpt.report.answers import answer_plan
-    from nugpt.report.results import Section
+    from nugpt.report.results import Section, check_note
+    from nugpt.report.source import note_path
     from nugpt.spec.study import Study
     from nugpt.studies import EVIDENCE, STUDIES
 
@@ -104,7 +105,7 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
         taken.add(runs.name)
         found = answer_plan(runs)
         plan, left, grows, unmeasured = _standing(store, runs.name, study.measures)
-        note = _note(path / "notes" / f"{study.id}.md")
+        note = check_note(note_path(store, study.id).as_posix(), runs.note, STUDIES)
         made = Section(study, runs.scale or "", found, left, grows, again(study, plan), unmeasured, note=note)
         sections.append(replace(made, figures=_figures(found, out, texts) if made.state != "not run yet" else ()))
 

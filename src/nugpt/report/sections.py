@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +36,8 @@ def verdict_section(found: Sequence[PlanAnswer]) -> Html:
     for plan in ordered:
         if plan.judged:
             name = link(plan_anchor(plan), plan.title)
-            parts += [tag("h3", name, " ", tag("small", plan.plan.name)), _caveats(plan), *map(_claim, plan.judged)]
+            parts += [tag("h3", name, " ", tag("small", plan.plan.name)), _caveats(plan), *_note(plan.plan.note)]
+            parts += map(_claim, plan.judged)
     without = [plan for plan in found if not plan.judged]
     if without:
         names = joined((link(plan_anchor(plan), plan.title) for plan in without), ", ")
@@ -79,6 +81,12 @@ def _caveats(found: PlanAnswer) -> Html | None:
     if few:
         said.append(f"{counted(len(few), 'curve')} of {len(curves)} with {FEW} learning rates or fewer that trained.")
     return tag("p", tag("strong", "Read with care. "), " ".join(said)) if said else None
+
+
+def _note(markdown: str) -> list[Html]:
+    """What a person wrote about the runs, by paragraph; links lead out of the page, and only their words stay."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
+    return [tag("p", " ".join(part.split()), class_="note") for part in re.split(r"\n\s*\n", plain) if part.strip()]
 
 
 def _verb(n: int) -> str:

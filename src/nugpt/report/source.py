@@ -23,6 +23,7 @@ from nugpt.store.plans import PlanDirectory, plans
 
 ENDED = ("done", "diverged", "stopped")
 RECOMMENDATION = "recommendation.json"
+NOTES = "notes"
 # How a run was carried is grouped by these; a path of the machine is nobody's business but its owner's.
 CARRIED_BY = ("engine", "nugpt", "torch", "python", "device_type", "device", "compile", "attention", "loss")
 
@@ -81,6 +82,7 @@ class PlanRuns:
     curves: tuple[CurveRuns, ...]
     study: Study | None = None
     scale: str | None = None
+    note: str = ""  # what a person wrote about its runs, in Markdown
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def read_store(
     for directory in found:
         if not names or directory.path.name in names:
             try:
-                read.append(_read_plan(directory, studies, page_folder, loss, problems))
+                read.append(_read_plan(store, directory, studies, page_folder, loss, problems))
             except ValueError as error:
                 problems.append(str(error))
     advice = _recommendation(store, problems)
@@ -141,7 +143,12 @@ def _recommendation(store: Store, problems: list[str]) -> Any:
 
 
 def _read_plan(
-    directory: PlanDirectory, studies: Mapping[str, Study], page_folder: Path, loss: str | None, problems: list[str]
+    store: Store,  # the plan's own directory does not know that it came out of an archive
+    directory: PlanDirectory,
+    studies: Mapping[str, Study],
+    page_folder: Path,
+    loss: str | None,
+    problems: list[str],
 ) -> PlanRuns:
     plan = directory.plan()
     loss = loss or loss_name(plan.curves)
@@ -149,12 +156,17 @@ def _read_plan(
     for addition in directory.additions():
         added.setdefault(addition.curve, set()).add(addition.log2_lr)
     curves = [
-        _read_curve(
-            curve, sorted({*curve.log2_lrs, *added.get(curve.key, ())}), directory.store, page_folder, loss, problems
-        )
+        _read_curve(curve, sorted({*curve.log2_lrs, *added.get(curve.key, ())}), store, page_folder, loss, problems)
         for curve in plan.curves
     ]
-    return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale)
+    note = note_path(store, plan.study or plan.name)
+    written = note.read_text(encoding="utf-8").strip() if note.is_file() else ""
+    return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale, written)
+
+
+def note_path(store: Store, name: str) -> Path:
+    """Where notes lie about the runs of a study, or of a plan without one, if anyone wrote some."""
+    return store.shown / NOTES / f"{name}.md"
 
 
 def _read_curve(

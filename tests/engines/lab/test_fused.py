@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,25 +128,40 @@ def test_compiling_ahead_reaches_the_last_kernel_and_changes_nothing(monkeypatch
     assert all(torch.equal(a, b) for a, b in zip(before, held(), strict=True))
 
 
-def test_what_is_done_while_kernels_compile_is_done_once_and_may_fail() -> None:
-    specs, done = specs_of(SHAPES["padded heads"], 3), list[str]()
+def test_what_is_done_while_kernels_compile_is_done_once_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs, done, order = specs_of(SHAPES["padded heads"], 3), list[str](), list[str]()
     ensembles = [Ensemble(specs, DEVICE, "plain", "plain", False, "fused") for _ in range(2)]
 
     def fails() -> None:
-        done.append("fails")
+        gone_through.wait(60)  # the kernels are gone through beside it, not after it
+        done.append(threading.current_thread().name)
+        order.append("fails")
         raise RuntimeError("short of memory")
 
-    assert all(ensemble.fused is not None for ensemble in ensembles)
-    ensembles[1].fused.meanwhile = fails  # type: ignore[union-attr]
+    gone_through, fused = threading.Event(), ensembles[1].fused
+    assert fused is not None
+    run = fused._run
+
+    def told(state: State, judge: Any) -> None:
+        order.append(judge.__name__)
+        run(state, judge)
+        gone_through.set()
+
+    monkeypatch.setattr(fused, "_run", told)
+    fused.meanwhile = fails
     states = [ensemble.initial_state() for ensemble in ensembles]
     for tokens, targets in batches(specs[0].model, 3, 2):
         for ensemble, state in zip(ensembles, states, strict=True):
             ensemble.train_step(state, tokens, targets, 0.7, 3)
-    assert done == ["fails"]
+    before, after = order[: order.index("fails")], order[order.index("fails") + 1 :]
+    assert {*before} == {"_unjudged"}
+    assert {*after} >= {"judge_"}, "it has ended before the first step is taken"
+    assert len(done) == 1
+    assert done[0] != threading.current_thread().name
     one, other = states
     for again in (1, 3):  # another micro-batch, for which all is bound and compiled anew
         ensembles[1].train_step(ensembles[1].initial_state(), *batches(specs[0].model, 3, 1)[0], 0.7, again)
-    assert done == ["fails"]
+    assert len(done) == 1
     assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)
 
 

@@ -84,6 +84,8 @@ def test_whoever_asks_for_a_plain_function_gets_it(monkeypatch: pytest.MonkeyPat
         assert asked.kernels_on(cuda, "normalized") == "plain"
     assert Options(attention="folded", loss="chunked").kernels_on(cuda, "normalized") == "fused"
     assert Options(kernels="fused", compile=False).kernels_on(cuda, "normalized") == "fused"
+    with pytest.raises(ValueError, match="kernels is 'fused', but compile is asked for, and they are not"):
+        Options(kernels="fused", compile=True).kernels_on(cuda, "normalized")
     with pytest.raises(ValueError, match="kernels is 'fused', but attention 'sdpa' is one of the plain functions"):
         Options(kernels="fused", attention="sdpa").kernels_on(cuda, "normalized")
     with pytest.raises(ValueError, match="kernels is 'fused', but loss 'plain' is one of the plain functions"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,8 @@ class FusedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._taken = 0
         self._micro = 0
-        # Done once while kernels are compiled in threads: what else a run will need loaded. It must not hold the
-        # ensemble either, and what fails in it is met again where it is needed.
+        # Done once in a thread while kernels are compiled, or read from their cache: what else a run will need loaded.
+        # It must not hold the ensemble either, and what fails in it is met again where it is needed.
         self.meanwhile: Callable[[], object] | None = None
 
     def losses(self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor) -> Tensor:
@@ -112,16 +113,22 @@ class FusedStep:
         self._targets.zero_()
         pieces = (x[:, : self._micro].flatten(1) for x in (self._tokens, self._targets))
         deterministic = torch.are_deterministic_algorithms_enabled()
-        # Only a saving of time: what fails here, the step itself meets where it can be handled.
-        with suppress(Exception), compiling(self.device):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        # Only a saving of time: what fails here, the step itself meets where it can be handled. The thread has ended
+        # before anything is captured: a capture must not meet another thread's allocations.
+        with ThreadPoolExecutor(1) as beside, suppress(Exception), compiling(self.device):
+            if meanwhile is not None:
+                beside.submit(self._beside, meanwhile)
             for name in candidates(self.program.heads, self.program.dtype, self.device, deterministic):
                 self.program.attention = name  # each lays out its gradients in its own way
                 with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
                     self._run(state, _unjudged)
             self.program.losses(state.params, *pieces)
-            meanwhile, self.meanwhile = self.meanwhile, None
-            if meanwhile is not None:
-                meanwhile()
+
+    def _beside(self, work: Callable[[], object]) -> None:
+        """In another thread, whose current device is the first one otherwise."""
+        with self._on_device():
+            work()
 
     def _follow(self, params: dict[str, Tensor]) -> None:
         """Make the copies those of these parameters, unless they are; the updates keep them so."""

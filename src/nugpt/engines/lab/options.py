@@ -80,7 +80,7 @@ class Options:
         """
         if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or self.compile is not None)):
             return "plain"
-        reason = asks_for_plain(self.attention, self.loss) or why_not_fused(architecture, device)
+        reason = asks_for_plain(self.attention, self.loss, self.compile) or why_not_fused(architecture, device)
         if self.kernels == "fused" and reason:
             raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
         return "plain" if reason else "fused"
@@ -90,8 +90,10 @@ class Options:
         return kernels == "plain" and (device.type == "cuda" if self.compile is None else self.compile)
 
 
-def asks_for_plain(attention: str, loss: str) -> str | None:
-    """Which attention or loss is asked for that is not the usual, in words, or None: fused kernels bring their own."""
+def asks_for_plain(attention: str, loss: str, compile: bool | None) -> str | None:
+    """What is asked for that is for the plain functions only, in words, or None: fused kernels bring their own."""
+    if compile:
+        return "compile is asked for, and they are not compiled"
     for name, value, usual in (("attention", attention, FOLDED), ("loss", loss, CHUNKED)):
         if value != usual:
             return f"{name} {value!r} is one of the plain functions"

@@ -113,9 +113,7 @@ class TitanOptions:
             return f"here there are no fused kernels for {spec.model.architecture!r}"
         if self.tp > 1:
             return f"tp is {self.tp}, and they need whole matrices"
-        if self.compile:
-            return "compile is asked for, and they are not compiled"
-        return asks_for_plain(self.attention, self.loss)
+        return asks_for_plain(self.attention, self.loss, self.compile)
 
 
 def options_of_plan(options: Options, mesh: Mapping[str, Any]) -> TitanOptions:
