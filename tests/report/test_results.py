@@ -147,6 +147,9 @@ def test_no_study_is_dropped(made: Made) -> None:
     part = made.section("steps-sweep-ngpt-ours at tiny")
     assert "**Not complete**: 18 of 20 runs have ended." in part
     assert re.search(r"- \*\*not complete \(so far: [a-z ]+\)\*\* — ", part)
+    glance = made.section("At a glance")
+    assert "(#steps-sweep-ngpt-ours-at-tiny) | not complete | 18 of 20 runs have ended |  |\n" in glance
+    assert "so far" not in glance, "a verdict on half of the runs is no answer yet"
 
 
 def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made) -> None:

@@ -47,7 +47,7 @@ class Carrier:
     micro_batch: int | None = None
     """Sequences per forward and backward pass; gradients are accumulated. The whole batch by default."""
     checkpoint_every: int | None = None
-    """Steps between checkpoints; by default ten per run, at least a minute apart."""
+    """Steps between checkpoints; by default ten per run, at least a minute and thirty times their saving apart."""
     keep: int = 2
     """Checkpoints kept."""
     log_every: int | None = None

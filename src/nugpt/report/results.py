@@ -188,14 +188,14 @@ def _span(values: Sequence[int]) -> str:
 
 
 def _glance(sections: Sequence[Section]) -> str:
+    """Every claim of what is complete. What verdicts would be so far stands in the sections: they change."""
     rows = []
     for section in sections:
         name = f"[`{section.name}`](#{anchor(section)})"
-        if section.found is None or section.state == NOT_RUN:
-            rows.append([name, NOT_RUN, "", ""])
-            continue
-        rows += [[name, verdict_words(section, one), one.claim.text, estimates(one)] for one in section.found.judged]
-        rows += [] if section.found.judged else [[name, section.state, "", ""]]
+        judged = section.found.judged if section.found is not None and section.state == COMPLETE else ()
+        rows += [[name, verdict_words(section, one), one.claim.text, estimates(one)] for one in judged]
+        if not judged:
+            rows.append([name, section.state, what_is_left(section) if section.state == NOT_COMPLETE else "", ""])
     return "## At a glance\n\n" + table(["study", "verdict", "claim or question", "estimate (90 % interval)"], rows)
 
 

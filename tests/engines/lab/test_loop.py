@@ -34,7 +34,7 @@ from nugpt.engines.lab import Interrupted, Options, execute
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.loop import Progress
 from nugpt.spec import Schedule
-from nugpt.spec.model import parameter_shapes
+from nugpt.spec.model import parameter_shapes, total_parameters
 from nugpt.spec.record import RunRecord, device_seconds
 from nugpt.spec.run import RunSpec, Start
 from nugpt.store import RunDirectory, Store, latest_checkpoint
@@ -647,10 +647,39 @@ def test_checkpoints_lie_a_minute_apart_unless_asked_for_by_steps(
     loop.execute([spec], Store(tmp_path / "asked for"), dataset, Options(device="cpu", checkpoint_every=8))
     assert saved == [8, 16, 24]
     saved.clear()
-    looks = itertools.count()
-    monkeypatch.setattr(loop.time, "monotonic", lambda: 2 * loop.SAVE_APART_S * next(looks))
-    loop.execute([spec], Store(tmp_path / "slowly"), dataset, Options(device="cpu"))
+    until = clocked(monkeypatch, each=120)
+    loop.execute([spec], Store(tmp_path / "slowly"), dataset, Options(device="cpu"), until(-1))
     assert saved == list(range(3, 25, 3))  # ten per run, as near as 24 steps allow
+
+
+def test_checkpoints_take_a_thirtieth_of_the_time_at_most(
+    dataset: TokenDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.engines.lab import loop
+
+    spec, saved, now = make_spec(dataset), list[int](), [0.0]
+
+    def slow(state: Any, *rest: Any) -> None:
+        saved.append(state.step)
+        now[0] += 10.0
+
+    def tick(step: int) -> None:
+        now[0] += 61.0
+
+    def run(store: str) -> list[int]:
+        saved.clear()
+        loop.execute(
+            [spec], Store(tmp_path / store), dataset, Options(device="cpu", last_checkpoint=False), Progress(step=tick)
+        )
+        return list(saved)
+
+    monkeypatch.setattr(loop, "_save", slow)
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    # At every third step one may be saved: the first after a minute, then each five minutes after the one before.
+    assert run("a small model") == [3, 9, 15, 21]
+    size = 12 * total_parameters(spec.model)
+    monkeypatch.setattr(loop, "SAVED_BYTES_PER_S", size / 20)  # by count it takes 20 s: the first after ten minutes
+    assert run("a large one") == [12, 18]
 
 
 def test_a_divergence_does_not_put_off_the_checkpoint_of_the_living(

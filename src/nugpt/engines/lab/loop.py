@@ -33,7 +33,7 @@ from nugpt.engines.lab.options import Options
 from nugpt.engines.lab.probe import Probe, check_measurable
 from nugpt.engines.lab.restore import replica_counters, replica_tensors, restored_state
 from nugpt.measure.lerp import lerp_statistics
-from nugpt.spec.model import flops_per_token
+from nugpt.spec.model import flops_per_token, total_parameters
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec, packable
 from nugpt.store import Checkpoint, RunDirectory, Store, save_checkpoint
@@ -43,9 +43,11 @@ from nugpt.store.meeting import START, meetings
 from nugpt.store.run_directory import ENDED
 
 EMA_BETA = 0.95  # of the validation loss, as in the paper
-# Unless asked for by steps, checkpoints lie at least this far apart: fifteen replicas of a small model take seconds to
-# save, and a short sweep would spend more time on saving than a lost worker costs.
+# Unless asked for by steps, checkpoints lie at least so far apart, and so many times what it takes to save one of all
+# replicas: fifteen of a small model take seconds, and a sweep would spend more on saving than a lost worker costs.
 SAVE_APART_S = 60.0
+SAVE_APART_TIMES = 30
+SAVED_BYTES_PER_S = 4e8  # until one was saved: fifteen times 160 MB took 4 to 8 s beside an H200
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: no failure, and not to be handled as one
@@ -198,10 +200,11 @@ def _train(
         keep_tokenizer(run.directory, dataset)
     progress.start(state.step, spec.steps)
     clock = saved_at = time.monotonic()
+    saving_s = len(runs) * 12 * total_parameters(spec.model) / SAVED_BYTES_PER_S  # weights and their two moments
 
     def save(replicas: Iterable[int]) -> None:
         """A checkpoint of each of these replicas; the time since the last one is theirs."""
-        nonlocal clock, saved_at
+        nonlocal clock, saved_at, saving_s
         now = time.monotonic()
         sharing = [run for run in runs if not run.ended]
         for run in sharing:
@@ -213,7 +216,7 @@ def _train(
             _save(state, r, runs[r], options.keep)
         clock = time.monotonic()
         if len(saved) == len(sharing):  # else those that go on are as long without a checkpoint as before
-            saved_at = clock
+            saved_at, saving_s = clock, clock - now
 
     def finish(replicas: list[int], status: str) -> None:
         """The records of these replicas; a run that was stopped may be taken up again, and needs its checkpoint."""
@@ -256,7 +259,8 @@ def _train(
             if stop.signal_number is not None and state.step < spec.steps:
                 save(left)
                 raise Interrupted(state.step, stop.signal_number)
-            due = options.checkpoint_every is not None or time.monotonic() - saved_at >= SAVE_APART_S
+            apart = max(SAVE_APART_S, SAVE_APART_TIMES * saving_s)
+            due = options.checkpoint_every is not None or time.monotonic() - saved_at >= apart
             if due and state.step % save_every == 0 and state.step < spec.steps:
                 save(left)
             # What has ended costs nothing more; a compiled program is made anew only when that halves the work.

@@ -27,7 +27,7 @@ class Options:
     attention: str = FOLDED  # of the plain functions
     loss: str = CHUNKED  # of the plain functions
     micro_batch: int | None = None  # sequences per forward and backward; None: the whole batch at once
-    checkpoint_every: int | None = None  # steps; None: ten times a run, at least a minute apart
+    checkpoint_every: int | None = None  # steps; None: ten times a run, a minute and 30 savings apart
     keep: int = 2  # checkpoints kept
     last_checkpoint: bool = True  # of a run that is done or diverged; without, one killed before its record goes back
     log_every: int | None = None  # steps; None: two hundred rows a run
