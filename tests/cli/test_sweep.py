@@ -228,6 +228,8 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
             ["--titan", "2", "--kernels", "fused", "--compile", "True"],
             "compile is asked for, and they are not compiled",
         ),
+        (["--kernels", "fused", "--compile", "True"], "compile is asked for, and they are not compiled"),
+        (["--kernels", "fused", "--loss", "plain"], "loss 'plain' is one of the plain functions"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

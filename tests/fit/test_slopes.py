@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from tests.fit.synthetic import study
 
 from nugpt.fit import (
@@ -49,6 +50,18 @@ def test_no_drift_is_an_equivalence_test(slope: float, answer: str) -> None:
     found = drift([(2.0**i, at(-7.0 + slope * i)) for i in range(5)])
     assert found.slope == pytest.approx(slope)
     assert found.no_drift == answer
+
+
+def test_optima_that_bend_are_said_to() -> None:
+    straight, bent = [-0.3, -0.1, 0.1, 0.3, 0.5], [-0.3, -0.1, 0.1, 0.55, 1.0]
+    for places, bends in ((straight, False), (bent, True)):
+        found = drift([(2.0**i, at(y, deviation=0.05)) for i, y in enumerate(places)])
+        x, y = np.arange(5.0), np.array(places)
+        squares = float(np.sum(((y - np.polyval(np.polyfit(x, y, 1), x)) / 0.05) ** 2))
+        odds = float(stats.chi2.sf(squares, 3))
+        said = [note for note in found.notes if "do not lie on a line" in note]
+        assert bool(said) is (odds < 0.05) is bends
+        assert not said or f"(by chance in {odds:.2g} of cases)" in said[0]
 
 
 def test_an_interval_that_covers_zero_is_not_enough() -> None:

@@ -216,8 +216,8 @@ def test_what_a_person_wrote_about_the_runs_stands_with_their_verdicts(tmp_path:
     (store.root / "notes" / "width-fixed-steps.md").write_text("Of another study.\n")
     page = page_of(source_of(store), tmp_path / "report")
     verdicts = page[page.index('id="verdicts"') : page.index('id="plan-')]
-    assert '<p class="note">Read from the *final* loss, see choices.</p>' in verdicts
-    assert '<p class="note">It was &lt;b&gt;settled&lt;/b&gt; later.</p>' in verdicts
+    assert '<p class="note">Note: Read from the *final* loss, see choices.</p>' in verdicts
+    assert '<p class="note">Note: It was &lt;b&gt;settled&lt;/b&gt; later.</p>' in verdicts
     assert "Of another study" not in page
 
 
@@ -229,10 +229,25 @@ def test_the_page_of_an_archive_has_its_notes_and_links_to_no_file(tmp_path: Pat
     (archive / "notes").mkdir()
     (archive / "notes" / "steps-sweep-ngpt-ours.md").write_text("Read from the final loss.\n")
     page = page_of(source_of(opened(archive), page_folder=tmp_path / "report"), tmp_path / "report")
-    assert '<p class="note">Read from the final loss.</p>' in page
+    assert '<p class="note">Note: Read from the final loss.</p>' in page
     assert {target[:1] for target in re.findall(r'href="([^"]*)"', page)} == {"#"}
     there = page_of(source_of(store), tmp_path / "report2")
     assert 'href="../runs/' in there
+    works = "Links to files work while the page lies where it was written"
+    assert works in there
+    assert works not in page
+
+
+def test_a_note_that_is_no_text_is_named_and_the_rest_is_there(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    fill(store, study_plans("steps-sweep-ngpt-ours"))
+    (store.root / "notes").mkdir()
+    note = store.root / "notes" / "steps-sweep-ngpt-ours.md"
+    note.write_bytes("Schön.".encode("latin-1"))
+    source = source_of(store)
+    (problem,) = source.problems
+    assert problem.startswith(f"{note} cannot be read as text: ")
+    assert [plan.name for plan in source.plans] == ["steps-sweep-ngpt-ours-lab"]
 
 
 def test_a_plan_that_was_never_run(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -63,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     shutil.rmtree(store.root)
     (folder / "archive" / "notes").mkdir()
     (folder / "archive" / "notes" / "width-fixed-steps.md").write_text(
-        "We take it that `alignment_val_l12h28` agrees.\n"
+        "We take it that `alignment_val_l12h28` agrees. Nobody knows why.\n"
     )
     (folder / "archive" / "notes" / "index.md").write_text("The data is what was at hand.\n")
     (folder / "README.md").write_text(README)
@@ -118,7 +119,7 @@ def test_it_states_verdicts_runs_seeds_minutes_and_the_command(made: Made) -> No
     )
     assert command in section
     assert f"**What this scale cannot say.** {STUDIES['width-fixed-steps'].limits}" in section
-    assert "We take it that `alignment_val_l12h28` agrees." in section
+    assert "We take it that `alignment_val_l12h28` agrees. Nobody knows why." in section
     for figure in re.findall(r"\]\((figures/\S+)\)", section):
         ElementTree.parse(made.folder / "docs" / figure)
 
@@ -149,6 +150,11 @@ def test_no_study_is_dropped(made: Made) -> None:
     assert re.search(r"- \*\*not complete \(so far: [a-z ]+\)\*\* — ", part)
     glance = made.section("At a glance")
     assert "(#steps-sweep-ngpt-ours-at-tiny) | not complete | 18 of 20 runs have ended |  |\n" in glance
+    assert (
+        "| holds, [with a note](#width-fixed-steps-at-lab) | νGPT's best learning rate transfers over width. |"
+        in glance
+    )
+    assert glance.count("with a note") == len(STUDIES["width-fixed-steps"].claims)
     assert "so far" not in glance, "a verdict on half of the runs is no answer yet"
 
 
@@ -159,7 +165,9 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     rule = "octaves of η per octave of width (scale `lab`); the rule: 90% interval"
     assert f"{rule} at most -0.1. " in made.readme
     assert f"{rule} from -0.1 to 0.1. " in made.readme
-    assert "[beside its numbers](docs/results.md#width-fixed-steps)" in made.readme  # there is a note on it
+    first = "We take it that `alignment_val_l12h28` agrees."  # of the note, which has another sentence
+    assert f" {first} More stands [beside its numbers](docs/results.md#width-fixed-steps). " in made.readme
+    assert "Nobody knows why" not in made.readme
     assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme
     assert "νGPT's best learning rate transfers over width — **holds**, " in made.readme
     assert "nats of νGPT's loss less the tuned plain transformer's" in made.readme
@@ -391,9 +399,9 @@ def test_the_three_readings_of_one_seed_are_what_the_records_give() -> None:
     there = {directory.path.name: directory for directory in plans(store)}
     read = {id: plan_state(there[f"{id}-evidence"].plan(), there[f"{id}-evidence"], math.inf) for id in ids}
 
-    def slopes(name: str | None) -> list[str]:
-        """In the order of the table's columns; None reads each curve by its own number of seeds."""
-        found = {}
+    def slopes(name: str | None) -> tuple[list[str], list[str | None]]:
+        """With verdicts, in the order of the table's columns; None reads each curve by its own number of seeds."""
+        found, answers = {}, {}
         for id, states in read.items():
             curves = [
                 measured(
@@ -407,13 +415,18 @@ def test_the_three_readings_of_one_seed_are_what_the_records_give() -> None:
             for claim, verdict in zip(claims, verdicts(claims, answer(curves)), strict=True):
                 (one,) = verdict.estimates
                 values = [one.value, one.interval.low, one.interval.high]
-                shown = [f"{value:.2f}".replace("-", "−") for value in values if value is not None]
+                shown = [f"{value:.3f}".replace("-", "−") for value in values if value is not None]
                 found[id, claim.rule.table] = f"{shown[0]} ({shown[1]} to {shown[2]})"
-        order = [("width-fixed-steps", "nugpt"), ("mup-drifts-ours-not", "nugpt")]
-        return [found[key] for key in (*order, ("width-fixed-steps", "ngpt"), ("mup-drifts-ours-not", "completep"))]
+                answers[id, claim.rule.table] = verdict.answer
+        order = [*product(ids, ["nugpt"]), ("width-fixed-steps", "ngpt"), ("mup-drifts-ours-not", "completep")]
+        return [found[key] for key in order], [answers[key] for key in order]
 
-    assert said == {
-        "each curve by its own seeds": slopes(None),
-        "the final loss": slopes("val_loss"),
-        "the average": slopes("val_loss_ema"),
-    }
+    readings = {"each curve by its own seeds": None, "the final loss": "val_loss", "the average": "val_loss_ema"}
+    read_so = {name: slopes(loss) for name, loss in readings.items()}
+    assert said == {name: shown for name, (shown, _) in read_so.items()}
+    holds, open_ = "holds", "not decided here"
+    assert [answers for _, answers in read_so.values()] == [  # as the words below the table say
+        [open_, open_, holds, open_],
+        [holds, holds, holds, open_],
+        [open_, open_, holds, holds],
+    ]

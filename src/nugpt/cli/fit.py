@@ -407,6 +407,9 @@ def _print_paths(one: CurveSet, answers: Answers) -> None:
             [_path_row(path, answers) for path in answers.paths],
             title="drift, octaves per octave",
         )
+        for path in answers.paths:
+            for note in path.drift.notes:
+                print(f"{answers.names[path.group]}, {path.name}: {note}")
     regrets = [row for path in answers.paths for row in _regret_rows(path, answers)]
     if regrets:
         columns = ["group", "along", "base", "size", "regret", "interval"]

@@ -229,9 +229,9 @@ def laid_down(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, 
 
     if execution.titan is not None:
         _check_for_titan(plan, carrier, execution)
+    options = asdict(carrier.options())  # refused before anything is written
     store.mkdir(parents=True, exist_ok=True)
     directory = PlanDirectory.of(Store(store), plan)
-    options = asdict(carrier.options())
     data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
     values = {"data": data, "options": options, "keep_checkpoints": keep, "titan": execution.titan}
     directory.write_launch({**values, "titan_mesh": execution.titan_mesh()})

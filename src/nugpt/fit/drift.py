@@ -13,6 +13,7 @@ from nugpt.fit.interval import Interval, check_level
 from nugpt.fit.regression import Line, fit_line
 from nugpt.spec.study_rules import DRIFT
 
+BENT = 0.05  # odds of so much scatter about a straight line from which on it is said that there is none
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "not decided here"
 
 
@@ -73,6 +74,8 @@ def drift(located: Sequence[tuple[float, Located]], level: float = 0.90, bound: 
             None, Interval(-math.inf, math.inf), UNDECIDED, bound, sizes, dropped, level, censored, tuple(notes)
         )
     interval = line.interval(1, level)
+    if (odds := line.misfit()) < BENT:
+        notes.append(f"they do not lie on a line (by chance in {odds:.2g} of cases): the slope is an average")
     verdict = within(interval, Interval(-bound, bound))
     if verdict == HOLDS and censored:
         # A size whose optimum has left its grid is just what no drift would rule out.

@@ -29,6 +29,12 @@ class Line:
     dof: float
     scatter: float  # root mean square of the residuals, each over its deviation (absolute where none was given)
 
+    points: int
+
+    def misfit(self) -> float:
+        """The odds of at least so much scatter, were the values on the line but for their own deviations."""
+        return float(special.chdtrc(self.points - len(self.coefficients), self.points * self.scatter**2))
+
     def interval(self, i: int, level: float) -> Interval:
         """Of one coefficient."""
         unit = np.zeros(len(self.coefficients))
@@ -62,4 +68,4 @@ def fit_line(rows: Array, values: Array, deviations: Array | None = None, indepe
     dof = prior + n - p
     own_share = 1.0 if independent else OWN_SHARE
     covariance = np.linalg.inv(scaled.T @ scaled) * (prior * own_share + squares) / dof
-    return Line(coefficients, covariance, dof, math.sqrt(squares / n))
+    return Line(coefficients, covariance, dof, math.sqrt(squares / n), n)

@@ -20,6 +20,7 @@ h2, h3, h4, p, li, td, th, summary { overflow-wrap: anywhere; }
 p { margin: 0.4rem 0; max-width: 46rem; }
 a { color: var(--link); }
 nav ul { display: flex; flex-wrap: wrap; gap: 0.2rem 1rem; padding: 0; list-style: none; }
+.note { border-left: 3px solid var(--line); padding-left: 0.8rem; }
 small, .soft { color: var(--soft); font-size: 0.86rem; }
 code { font: 0.86em ui-monospace, "SFMono-Regular", Menlo, "DejaVu Sans Mono", monospace; }
 .scroll { overflow-x: auto; margin: 0.5rem 0 1rem; border: 1px solid var(--line); border-radius: 6px; }

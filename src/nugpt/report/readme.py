@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -104,7 +105,7 @@ def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
         for one in width.found.judged[:2]
     ]
     if width.note:
-        told.append(f"What else must be known to read this stands [beside its numbers]({page}#{width.study.id}).")
+        told.append(f"{first_sentence(width.note)} More stands [beside its numbers]({page}#{width.study.id}).")
     if width.state != COMPLETE:
         told.append(f"The study is not complete: {what_is_left(width)}.")
     held_out = answered(sections, HELD_OUT)
@@ -112,6 +113,11 @@ def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
         one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
         told.append(f"{_said(held_out, one)}, octaves{_scale(held_out)}.")
     return " ".join(told) + " In brackets: 90 % intervals."
+
+
+def first_sentence(note: str) -> str:
+    """Of a note: what its reader must know before all, so it is said wherever the verdict is."""
+    return re.split(r"(?<=[.!?])\s", note, maxsplit=1)[0]
 
 
 def _said(section: Section, one: Judged) -> str:

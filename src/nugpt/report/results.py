@@ -193,7 +193,8 @@ def _glance(sections: Sequence[Section]) -> str:
     for section in sections:
         name = f"[`{section.name}`](#{anchor(section)})"
         judged = section.found.judged if section.found is not None and section.state == COMPLETE else ()
-        rows += [[name, verdict_words(section, one), one.claim.text, estimates(one)] for one in judged]
+        noted = f", [with a note](#{anchor(section)})" if section.note else ""
+        rows += [[name, f"{verdict_words(section, one)}{noted}", one.claim.text, estimates(one)] for one in judged]
         if not judged:
             rows.append([name, section.state, what_is_left(section) if section.state == NOT_COMPLETE else "", ""])
     return "## At a glance\n\n" + table(["study", "verdict", "claim or question", "estimate (90 % interval)"], rows)

@@ -110,8 +110,10 @@ def run_section(plans: Sequence[PlanRuns]) -> Html:
     bodies = [_body(key, having, ways) for key, having in all_curves(plans).items()]
     told = (
         "Every number above leads here. A run's id is the hash of its spec; the spec of a curve is what all its runs "
-        "share. Links to files work while the page lies where it was written, beside its store."
+        "share."
     )
+    if any(run.files for plan in plans for curve in plan.curves for run in curve.runs):
+        told += " Links to files work while the page lies where it was written, beside its store."
     return tag(
         "section",
         tag("h2", "Runs", id="runs"),

@@ -42,6 +42,7 @@ def verdict_section(found: Sequence[PlanAnswer]) -> Html:
     if without:
         names = joined((link(plan_anchor(plan), plan.title) for plan in without), ", ")
         parts.append(tag("p", "Without claims of their own, so without a verdict: ", names, "."))
+        parts += [part for plan in without for part in _note(plan.plan.note)]
     return tag("section", *parts)
 
 
@@ -86,7 +87,8 @@ def _caveats(found: PlanAnswer) -> Html | None:
 def _note(markdown: str) -> list[Html]:
     """What a person wrote about the runs, by paragraph; links lead out of the page, and only their words stay."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
-    return [tag("p", " ".join(part.split()), class_="note") for part in re.split(r"\n\s*\n", plain) if part.strip()]
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", plain)]
+    return [tag("p", "Note: ", part, class_="note") for part in parts if part]
 
 
 def _verb(n: int) -> str:

@@ -159,14 +159,18 @@ def _read_plan(
         _read_curve(curve, sorted({*curve.log2_lrs, *added.get(curve.key, ())}), store, page_folder, loss, problems)
         for curve in plan.curves
     ]
-    note = note_path(store, plan.study or plan.name)
-    written = note.read_text(encoding="utf-8").strip() if note.is_file() else ""
-    return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale, written)
+    note = read_note(store.shown, plan.study or plan.name, problems)
+    return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale, note)
 
 
-def note_path(store: Store, name: str) -> Path:
-    """Where notes lie about the runs of a study, or of a plan without one, if anyone wrote some."""
-    return store.shown / NOTES / f"{name}.md"
+def read_note(folder: Path, name: str, problems: list[str]) -> str:
+    """What somebody wrote about the runs of a study, or of a plan without one; nothing where nobody did."""
+    path = folder / NOTES / f"{name}.md"
+    try:
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{path} cannot be read as text: {error}")
+        return ""
 
 
 def _read_curve(

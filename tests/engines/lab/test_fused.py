@@ -133,14 +133,15 @@ def test_what_is_done_while_kernels_compile_is_done_once_and_may_fail(monkeypatc
     ensembles = [Ensemble(specs, DEVICE, "plain", "plain", False, "fused") for _ in range(2)]
 
     def fails() -> None:
-        gone_through.wait(60)  # the kernels are gone through beside it, not after it
+        assert gone_through.wait(60), "kernels are gone through beside it, not after it"
+        assert not gone_on.wait(1), "nothing goes on before it has ended"
         done.append(threading.current_thread().name)
         order.append("fails")
         raise RuntimeError("short of memory")
 
-    gone_through, fused = threading.Event(), ensembles[1].fused
+    gone_through, gone_on, fused = threading.Event(), threading.Event(), ensembles[1].fused
     assert fused is not None
-    run = fused._run
+    run, choose = fused._run, fused.program.choose_attention
 
     def told(state: State, judge: Any) -> None:
         order.append(judge.__name__)
@@ -148,6 +149,7 @@ def test_what_is_done_while_kernels_compile_is_done_once_and_may_fail(monkeypatc
         gone_through.set()
 
     monkeypatch.setattr(fused, "_run", told)
+    monkeypatch.setattr(fused.program, "choose_attention", lambda *a: (gone_on.set(), choose(*a))[1])
     fused.meanwhile = fails
     states = [ensemble.initial_state() for ensemble in ensembles]
     for tokens, targets in batches(specs[0].model, 3, 2):

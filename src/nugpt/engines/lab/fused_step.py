@@ -118,17 +118,12 @@ class FusedStep:
         # before anything is captured: a capture must not meet another thread's allocations.
         with ThreadPoolExecutor(1) as beside, suppress(Exception), compiling(self.device):
             if meanwhile is not None:
-                beside.submit(self._beside, meanwhile)
+                beside.submit(_beside, meanwhile, torch.cuda.current_device() if self.device.type == "cuda" else None)
             for name in candidates(self.program.heads, self.program.dtype, self.device, deterministic):
                 self.program.attention = name  # each lays out its gradients in its own way
                 with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
                     self._run(state, _unjudged)
             self.program.losses(state.params, *pieces)
-
-    def _beside(self, work: Callable[[], object]) -> None:
-        """In another thread, whose current device is the first one otherwise."""
-        with self._on_device():
-            work()
 
     def _follow(self, params: dict[str, Tensor]) -> None:
         """Make the copies those of these parameters, unless they are; the updates keep them so."""
@@ -167,6 +162,12 @@ class FusedStep:
                 total.add_(grads)
         assert total is not None
         return mean, total
+
+
+def _beside(work: Callable[[], object], gpu: int | None) -> None:
+    """In another thread, which begins at the first GPU, and with gradients, whatever holds where it was begun."""
+    with torch.no_grad(), torch.cuda.device(gpu) if gpu is not None else nullcontext():
+        work()
 
 
 def _unjudged(state: State, losses: Tensor, norm: Tensor, step: Tensor) -> Tensor:

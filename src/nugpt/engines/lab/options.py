@@ -45,6 +45,8 @@ class Options:
             raise ValueError(f"measure is {unknown[0]!r}, but must be of {', '.join(MEASURES)}")
         attention_named(self.attention)
         loss_named(self.loss)
+        if self.kernels == "fused" and (reason := asks_for_plain(self.attention, self.loss, self.compile)):
+            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
         for name in (
             "micro_batch",
             "checkpoint_every",
