@@ -28,7 +28,6 @@ class Line:
     covariance: Array
     dof: float
     scatter: float  # root mean square of the residuals, each over its deviation (absolute where none was given)
-
     points: int
 
     def misfit(self) -> float:
