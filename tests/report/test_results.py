@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     shutil.rmtree(store.root)
     (folder / "archive" / "notes").mkdir()
     (folder / "archive" / "notes" / "width-fixed-steps.md").write_text(
-        "We take it that `alignment_val_l12h28` agrees. Nobody knows why.\n"
+        "We take it that [`alignment_val_l12h28`](choices.md) agrees. Nobody knows why.\n"
     )
     (folder / "archive" / "notes" / "index.md").write_text("The data is what was at hand.\n")
     (folder / "README.md").write_text(README)
@@ -119,7 +119,7 @@ def test_it_states_verdicts_runs_seeds_minutes_and_the_command(made: Made) -> No
     )
     assert command in section
     assert f"**What this scale cannot say.** {STUDIES['width-fixed-steps'].limits}" in section
-    assert "We take it that `alignment_val_l12h28` agrees. Nobody knows why." in section
+    assert "We take it that [`alignment_val_l12h28`](choices.md) agrees. Nobody knows why." in section
     for figure in re.findall(r"\]\((figures/\S+)\)", section):
         ElementTree.parse(made.folder / "docs" / figure)
 
@@ -165,7 +165,7 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     rule = "octaves of η per octave of width (scale `lab`); the rule: 90% interval"
     assert f"{rule} at most -0.1. " in made.readme
     assert f"{rule} from -0.1 to 0.1. " in made.readme
-    first = "We take it that `alignment_val_l12h28` agrees."  # of the note, which has another sentence
+    first = "We take it that `alignment_val_l12h28` agrees."  # of the note, whose link leads nowhere from here
     assert f" {first} More stands [beside its numbers](docs/results.md#width-fixed-steps). " in made.readme
     assert "Nobody knows why" not in made.readme
     assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme

@@ -44,7 +44,7 @@ class Results:
 def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     """The page, its figures, and the README's part; what was there of them before is replaced."""
     from nugpt.report.results import check_note, page
-    from nugpt.report.source import NOTES, read_note
+    from nugpt.report.source import note_path, read_note
     from nugpt.store import opened
     from nugpt.studies import STUDIES
 
@@ -54,7 +54,7 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     data = data_of(store, problems)
     rebuild = _command("report", path, "-o", out, "--results", *(("--readme", readme) if readme else ()))
     rules = "[studies.md](studies.md)" if (out / "studies.md").is_file() else "`nugpt study list`"
-    note = check_note(f"{path.as_posix()}/{NOTES}/index.md", read_note(path, "index", problems), STUDIES)
+    note = check_note(note_path(path, "index"), read_note(path, "index", problems), STUDIES)
     made = page(sections, data, rebuild, rules, problems, note)
     texts[out / PAGE] = f"{made}\n<!-- from {digest(path)} -->\n"
     if readme is not None:
@@ -91,7 +91,7 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
     from nugpt.report import read_store
     from nugpt.report.answers import answer_plan
     from nugpt.report.results import Section, check_note
-    from nugpt.report.source import NOTES
+    from nugpt.report.source import note_path
     from nugpt.spec.study import Study
     from nugpt.studies import EVIDENCE, STUDIES
 
@@ -107,7 +107,7 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
         taken.add(runs.name)
         found = answer_plan(runs)
         plan, left, grows, unmeasured = _standing(store, runs.name, study.measures)
-        note = check_note(f"{path.as_posix()}/{NOTES}/{study.id}.md", runs.note, STUDIES)
+        note = check_note(note_path(path, study.id), runs.note, STUDIES)
         made = Section(study, runs.scale or "", found, left, grows, again(study, plan), unmeasured, note=note)
         sections.append(replace(made, figures=_figures(found, out, texts) if made.state != "not run yet" else ()))
 

@@ -18,6 +18,7 @@ from nugpt.report.results import (
     verdict_words,
     what_is_left,
 )
+from nugpt.report.words import without_links
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study_rules import bounds
 
@@ -105,7 +106,7 @@ def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
         for one in width.found.judged[:2]
     ]
     if width.note:
-        told.append(f"{first_sentence(width.note)} More stands [beside its numbers]({page}#{width.study.id}).")
+        told.append(f"{_first_sentence(width.note)} More stands [beside its numbers]({page}#{width.study.id}).")
     if width.state != COMPLETE:
         told.append(f"The study is not complete: {what_is_left(width)}.")
     held_out = answered(sections, HELD_OUT)
@@ -115,9 +116,9 @@ def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
     return " ".join(told) + " In brackets: 90 % intervals."
 
 
-def first_sentence(note: str) -> str:
-    """Of a note: what its reader must know before all, so it is said wherever the verdict is."""
-    return re.split(r"(?<=[.!?])\s", note, maxsplit=1)[0]
+def _first_sentence(note: str) -> str:
+    """What its reader must know before all, so that it is said beside the verdict here too."""
+    return re.split(r"(?<=[.!?])\s", without_links(note), maxsplit=1)[0]
 
 
 def _said(section: Section, one: Judged) -> str:

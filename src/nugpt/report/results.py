@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
@@ -68,7 +69,7 @@ class Section:
         return list({run.id: run for curve in curves for run in curve.runs}.values())
 
 
-def check_note(name: str, text: str, known: Iterable[str]) -> str:
+def check_note(path: Path, text: str, known: Iterable[str]) -> str:
     """A note, if it has no number of its own: numbers are the records' to say. Names of studies may have some."""
     for line, words in enumerate(text.splitlines(), 1):
         bare = words
@@ -76,8 +77,8 @@ def check_note(name: str, text: str, known: Iterable[str]) -> str:
             bare = bare.replace(f"`{id}`", "")
         if found := re.search(r"\S*\d\S*", bare):
             raise ValueError(
-                f"{name}:{line}: {found[0]!r} has a digit, but a note's numbers cannot be checked against the records: "
-                f"leave it to the page, or write it as a word"
+                f"{path.as_posix()}:{line}: {found[0]!r} has a digit, but a note's numbers cannot be checked against "
+                f"the records: leave it to the page, or write it as a word"
             )
     return text.strip()
 
@@ -191,9 +192,9 @@ def _glance(sections: Sequence[Section]) -> str:
     """Every claim of what is complete. What verdicts would be so far stands in the sections: they change."""
     rows = []
     for section in sections:
-        name = f"[`{section.name}`](#{anchor(section)})"
+        at = f"#{anchor(section)}"
+        name, noted = f"[`{section.name}`]({at})", f", [with a note]({at})" if section.note else ""
         judged = section.found.judged if section.found is not None and section.state == COMPLETE else ()
-        noted = f", [with a note](#{anchor(section)})" if section.note else ""
         rows += [[name, f"{verdict_words(section, one)}{noted}", one.claim.text, estimates(one)] for one in judged]
         if not judged:
             rows.append([name, section.state, what_is_left(section) if section.state == NOT_COMPLETE else "", ""])

@@ -18,7 +18,7 @@ from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.layout import label_text, printable
 from nugpt.report.measured import alignment_tables
 from nugpt.report.source import CurveRuns
-from nugpt.report.words import NONE, between, cost, counted, number, short, size
+from nugpt.report.words import NONE, between, cost, counted, number, short, size, without_links
 from nugpt.spec.study_rules import describe
 
 OPEN = "open question"
@@ -86,8 +86,7 @@ def _caveats(found: PlanAnswer) -> Html | None:
 
 def _note(markdown: str) -> list[Html]:
     """What a person wrote about the runs, by paragraph; links lead out of the page, and only their words stay."""
-    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
-    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", plain)]
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", without_links(markdown).replace("`", ""))]
     return [tag("p", "Note: ", part, class_="note") for part in parts if part]
 
 

@@ -23,7 +23,6 @@ from nugpt.store.plans import PlanDirectory, plans
 
 ENDED = ("done", "diverged", "stopped")
 RECOMMENDATION = "recommendation.json"
-NOTES = "notes"
 # How a run was carried is grouped by these; a path of the machine is nobody's business but its owner's.
 CARRIED_BY = ("engine", "nugpt", "torch", "python", "device_type", "device", "compile", "attention", "loss")
 
@@ -115,7 +114,7 @@ def read_store(
     for directory in found:
         if not names or directory.path.name in names:
             try:
-                read.append(_read_plan(store, directory, studies, page_folder, loss, problems))
+                read.append(_read_plan(directory, studies, page_folder, loss, problems))
             except ValueError as error:
                 problems.append(str(error))
     advice = _recommendation(store, problems)
@@ -143,14 +142,9 @@ def _recommendation(store: Store, problems: list[str]) -> Any:
 
 
 def _read_plan(
-    store: Store,  # the plan's own directory does not know that it came out of an archive
-    directory: PlanDirectory,
-    studies: Mapping[str, Study],
-    page_folder: Path,
-    loss: str | None,
-    problems: list[str],
+    directory: PlanDirectory, studies: Mapping[str, Study], page_folder: Path, loss: str | None, problems: list[str]
 ) -> PlanRuns:
-    plan = directory.plan()
+    plan, store = directory.plan(), directory.store
     loss = loss or loss_name(plan.curves)
     added: dict[str, set[float]] = {}
     for addition in directory.additions():
@@ -163,9 +157,14 @@ def _read_plan(
     return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale, note)
 
 
+def note_path(folder: Path, name: str) -> Path:
+    """Where a note lies on the runs of a study, or of a plan without one, if anyone wrote it."""
+    return folder / "notes" / f"{name}.md"
+
+
 def read_note(folder: Path, name: str, problems: list[str]) -> str:
-    """What somebody wrote about the runs of a study, or of a plan without one; nothing where nobody did."""
-    path = folder / NOTES / f"{name}.md"
+    """What it says; nothing where there is none."""
+    path = note_path(folder, name)
     try:
         return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:

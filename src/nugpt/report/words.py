@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 
 from nugpt.fit.interval import Interval
 from nugpt.fit.regret import Cost
 
 NONE = "–"
+
+
+def without_links(markdown: str) -> str:
+    """With the words of each link in its place: where a text is shown elsewhere, its links lead nowhere."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown)
 
 
 def number(value: float | None, digits: int = 2) -> str:

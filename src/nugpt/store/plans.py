@@ -31,14 +31,15 @@ class OtherPlan(ValueError):
 class PlanDirectory:
     """`plans/NAME` of a store."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, store: Store | None = None) -> None:
         self.path = path
+        self.store = store or Store(path.parent.parent)  # given where it knows more than its folder, as of an archive
 
     @classmethod
     def of(cls, store: Store, plan: Plan) -> PlanDirectory:
         """The directory of this plan, made if it is new; another plan of the same name is refused."""
         store.check_runs_here()
-        directory = cls(store.root / "plans" / plan.name)
+        directory = cls(store.root / "plans" / plan.name, store)
         directory.path.mkdir(parents=True, exist_ok=True)
         if not (directory.path / "plan.json").is_file():
             write_json(directory.path / "plan.json", plan.to_dict())
@@ -47,11 +48,6 @@ class PlanDirectory:
                 f"plan {plan.name!r} in {store.root} is another one than asked for: choose another name or store"
             )
         return directory
-
-    @property
-    def store(self) -> Store:
-        """The store the plan lies in."""
-        return Store(self.path.parent.parent)
 
     def plan(self) -> Plan:
         """The plan as it was first made."""
@@ -122,4 +118,5 @@ def plans(store: Store) -> list[PlanDirectory]:
     root = store.root / "plans"
     if not root.is_dir():
         return []
-    return [PlanDirectory(root / name) for name in sorted(os.listdir(root)) if (root / name / "plan.json").is_file()]
+    names = [name for name in sorted(os.listdir(root)) if (root / name / "plan.json").is_file()]
+    return [PlanDirectory(root / name, store) for name in names]

@@ -45,8 +45,7 @@ class Options:
             raise ValueError(f"measure is {unknown[0]!r}, but must be of {', '.join(MEASURES)}")
         attention_named(self.attention)
         loss_named(self.loss)
-        if self.kernels == "fused" and (reason := asks_for_plain(self.attention, self.loss, self.compile)):
-            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
+        check_fused(self.kernels, asks_for_plain(self.attention, self.loss, self.compile))
         for name in (
             "micro_batch",
             "checkpoint_every",
@@ -83,13 +82,18 @@ class Options:
         if self.kernels == "plain" or (self.kernels == "auto" and (device.type != "cuda" or self.compile is not None)):
             return "plain"
         reason = asks_for_plain(self.attention, self.loss, self.compile) or why_not_fused(architecture, device)
-        if self.kernels == "fused" and reason:
-            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
+        check_fused(self.kernels, reason)
         return "plain" if reason else "fused"
 
     def compiles(self, device: torch.device, kernels: str = "plain") -> bool:
         """Whether to compile: as asked, else on a GPU only; fused kernels need it not."""
         return kernels == "plain" and (device.type == "cuda" if self.compile is None else self.compile)
+
+
+def check_fused(kernels: str, reason: str | None) -> None:
+    """Refuse fused kernels that are asked for by name where something stands in their way."""
+    if kernels == "fused" and reason:
+        raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
 
 
 def asks_for_plain(attention: str, loss: str, compile: bool | None) -> str | None:

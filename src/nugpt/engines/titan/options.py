@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nugpt.engines.lab.options import CHUNKED, FOLDED, KERNELS, MEASURES, Options, asks_for_plain, why_not_fused
+from nugpt.engines.lab.options import (
+    CHUNKED,
+    FOLDED,
+    KERNELS,
+    MEASURES,
+    Options,
+    asks_for_plain,
+    check_fused,
+    why_not_fused,
+)
 from nugpt.kernels.attention import attention_named
 from nugpt.kernels.cross_entropy import loss_named
 from nugpt.spec.run import RunSpec
@@ -99,14 +108,12 @@ class TitanOptions:
         import torch
 
         reason = self._why_never_fused(spec) or why_not_fused(spec.model.architecture, torch.device(device_type))
-        if self.kernels == "fused" and reason:
-            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
+        check_fused(self.kernels, reason)
         return "plain" if reason else "fused"
 
     def check_kernels(self, spec: RunSpec) -> None:
         """Refuse fused kernels where no device has them for this run, as can be said on a machine without a GPU."""
-        if self.kernels == "fused" and (reason := self._why_never_fused(spec)):
-            raise ValueError(f"kernels is 'fused', but {reason}: take auto or plain")
+        check_fused(self.kernels, self._why_never_fused(spec))
 
     def _why_never_fused(self, spec: RunSpec) -> str | None:
         if spec.model.architecture != "normalized":
