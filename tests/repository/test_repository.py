@@ -199,12 +199,18 @@ def test_an_absent_part_is_skipped_with_the_way_to_get_it(tmp_path: Path) -> Non
         encoding="utf-8",
     )
 
-    def outcome(expression: str) -> str:
+    def run(expression: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-m", expression]
         # An empty PATH, so that no machine has the programs.
-        environment = {**os.environ, "PATH": "", "COLUMNS": "500"}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+        environment = {**os.environ, "PATH": "", "COLUMNS": "500", "NUGPT_NEEDED_PART": "", **more}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
+    def outcome(expression: str) -> str:
+        return run(expression).stdout
+
+    needed = run("slurm", NUGPT_NEEDED_PART="slurm")  # as in CI, where it was to be there
+    assert needed.returncode == 1
+    assert "1 failed, 1 deselected" in needed.stdout
     selected = outcome("slurm")
     assert "1 skipped, 1 deselected" in selected
     assert re.search(r"no program slurmctld.* on PATH: install .*slurm-wlm.*, then \./dev test -m slurm", selected)
