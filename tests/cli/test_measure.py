@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -152,6 +153,23 @@ def test_a_run_that_was_not_measured_is_trained_again_on_request(store: Path, nu
     assert "width 48" in out
     assert (bare.path / "record.json").read_bytes() == record
     bare.metrics.write_bytes(metrics)  # as the other tests have it
+
+
+def test_where_no_record_says_where_the_data_lay_other_data_are_refused(
+    store: Path, data: Path, nugpt: Any, tmp_path: Path
+) -> None:
+    (bare,) = [run for run in Store(store).runs() if not run.read_metrics(("alignment",))]
+    shutil.copytree(store, tmp_path / "here")
+    file = tmp_path / "here" / bare.path.name / "record.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    del record["carried_by"]["data"]  # as in an archive that a machine's paths were taken out of
+    file.write_text(json.dumps(record), encoding="utf-8")
+    words = ["measure", "align", "--store", tmp_path / "here", "--runs", bare.path.name, "--again"]
+    status, _, err = nugpt(*words)
+    assert status == 2
+    assert f"was trained on data with the content hash {bare.spec().data}, but" in err
+    assert "give --data" in err
+    assert nugpt(*words, "--data", data)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,14 @@ class Chosen:
         from nugpt.data import open_dataset
 
         record = store.run(spec).record()
-        if self.arguments.data is not None or record is None or "data" not in record.carried_by:
-            return self.arguments.dataset()
-        return open_dataset(record.carried_by["data"])
+        where = self.arguments.data or (record.carried_by.get("data") if record is not None else None)
+        dataset = self.arguments.dataset() if where is None else open_dataset(where)
+        if dataset.content_hash != spec.data:  # an archive's records do not say where the data lay
+            raise ValueError(
+                f"run {spec.hash} was trained on data with the content hash {spec.data}, but {dataset.path} has "
+                f"{dataset.content_hash}: give --data with the directory that has the first"
+            )
+        return dataset
 
 
 def unmeasured(directories: list[RunDirectory], kind: str) -> list[str]:
