@@ -70,12 +70,14 @@ def run_local(
                     worker.process = _start(worker.command, worker.log)
                     worker.restarts += 1
             watch()
-            if all(worker.process.returncode is not None for worker in workers):
+            going = [worker.process for worker in workers if worker.process.returncode is None]
+            if not going:
                 break
             if until is not None and time.time() >= until and not asked:
                 late = True
                 ask(signal.SIGTERM, None)
-            time.sleep(poll)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                going[0].wait(poll)
     except BaseException:
         ask(signal.SIGTERM, None)  # nobody would watch them any more
         raise
