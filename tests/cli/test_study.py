@@ -53,7 +53,7 @@ def test_json_is_all_that_is_printed_though_the_plan_is_run(
     monkeypatch.setattr(command, "launch", launch)
     assert main(["study", "width-fixed-steps", "--scale", "tiny", "--device", "cpu", "--json", "--run"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 18
-    assert asked == [{"quiet": True}]
+    assert [more["quiet"] for more in asked] == [True]
 
 
 SETTING = Setting("0" * 16, 1024)
@@ -106,7 +106,7 @@ def test_a_mistake_is_one_line(words: list[str], says: str, capsys: pytest.Captu
 def test_a_plan_that_is_left_as_it_is_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_workers(directories: list[PlanDirectory], execution: Execution, watch: Any) -> None:
+    def run_workers(directories: list[PlanDirectory], execution: Execution, watch: Any, early: Any) -> None:
         for directory in directories:
             for spec in directory.plan().specs():
                 directory.store.run(spec).write_record(record_of(spec))
@@ -127,7 +127,7 @@ def test_several_studies_go_to_the_same_workers_and_another_plan_is_left_as_it_i
 ) -> None:
     asked: list[tuple[list[str], str | None]] = []
 
-    def run_workers(directories: list[PlanDirectory], execution: Execution, watch: Any) -> None:
+    def run_workers(directories: list[PlanDirectory], execution: Execution, watch: Any, early: Any) -> None:
         watch()
         asked.append(([directory.path.name for directory in directories], execution.time_limit))
 

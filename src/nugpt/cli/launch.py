@@ -22,6 +22,7 @@ from nugpt.sweep.cost import refined, told, total_seconds
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
     from nugpt.store.plans import PlanDirectory
+    from nugpt.sweep.executors.local import EarlyWorker
     from nugpt.sweep.state import CurveState
 
 EXECUTORS = ("local", "slurm")
@@ -209,14 +210,35 @@ def default_devices(execution: Execution, device: str = "auto") -> list[str]:
     return devices
 
 
+@contextmanager
+def early_worker(execution: Execution) -> Iterator[EarlyWorker | None]:
+    """A worker that loads torch while the launcher does, where one will be needed; it ends with it if it was not."""
+    if not execution.run or execution.executor != "local" or execution.titan is not None:
+        yield None
+        return
+    from nugpt.sweep.executors.local import EarlyWorker
+
+    early = EarlyWorker()
+    try:
+        yield early
+    finally:
+        early.end()
+
+
 def launch(
-    plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, execution: Execution, quiet: bool = False
+    plan: Plan,
+    store: Path,
+    dataset: TokenDataset,
+    carrier: Carrier,
+    execution: Execution,
+    quiet: bool = False,
+    early: EarlyWorker | None = None,
 ) -> int:
     """Run what is missing of the plan, showing its progress; 0 when every run has ended. Quiet: no table at the end."""
     directory = laid_down(plan, store, dataset, carrier, execution)
     if execution.executor == "local":
         with plan_view(plan, directory, execution.stale_after) as watch:
-            status = run_workers([directory], execution, watch)
+            status = run_workers([directory], execution, watch, early)
     else:
         status = _launch_slurm(plan, directory, execution)
     return status if status is not None else _verdict(plan, directory, execution.stale_after, quiet)
@@ -252,15 +274,22 @@ def _check_for_titan(plan: Plan, carrier: Carrier, execution: Execution) -> None
 
 
 def _worker_command(directories: Sequence[PlanDirectory], execution: Execution, peers: int) -> list[str]:
+    from nugpt.sweep.executors.local import NUGPT
+
     paths = [str(directory.path.resolve()) for directory in directories]
-    command = [sys.executable, "-m", "nugpt", "worker", *paths, "--peers", str(peers)]
+    command = [*NUGPT, "worker", *paths, "--peers", str(peers)]
     command += ["--stale-after", str(execution.stale_after)]
     if execution.replicas is not None:
         command += ["--replicas", str(execution.replicas)]
     return command
 
 
-def run_workers(directories: Sequence[PlanDirectory], execution: Execution, watch: Callable[[], None]) -> int | None:
+def run_workers(
+    directories: Sequence[PlanDirectory],
+    execution: Execution,
+    watch: Callable[[], None],
+    early: EarlyWorker | None = None,
+) -> int | None:
     """Workers of this machine on these plans, one by one; the exit status where it is not for the store to say."""
     from nugpt.sweep.executors.local import run_local
 
@@ -276,7 +305,8 @@ def run_workers(directories: Sequence[PlanDirectory], execution: Execution, watc
     base = [*_worker_command(directories, execution, len(devices)), "--linger", "86400"]
     if until is not None:
         base += ["--until", f"{until - LEAVING_S:.0f}"]
-    ended = run_local(directories[0], [[*base, "--device", device] for device in devices], watch, until=until)
+    commands = [[*base, "--device", device] for device in devices]
+    ended = run_local(directories[0], commands, watch, until=until, early=early)
     logs = directories[0].path / "logs"
     if ended.interrupted:
         print(_interrupted(ended.statuses, logs), file=sys.stderr)

@@ -18,6 +18,7 @@ from nugpt.spec.record import device_seconds
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
     from nugpt.store.plans import PlanDirectory
+    from nugpt.sweep.executors.local import EarlyWorker
 
 CHEAP = ("lerp",)  # read off the parameters: no forward pass, and a small row
 LOOK_EVERY_S = 10.0  # at the store, meanwhile: every look reads the records of all plans
@@ -77,7 +78,14 @@ def _with_cheap(one: Wanted, sharing: Sequence[Wanted]) -> Wanted:
     return replace(one, carrier=replace(one.carrier, measure=tuple(dict.fromkeys((*one.carrier.measure, *asked)))))
 
 
-def launch_many(wanted: Sequence[Wanted], store: Path, dataset: TokenDataset, execution: Execution, quiet: bool) -> int:
+def launch_many(
+    wanted: Sequence[Wanted],
+    store: Path,
+    dataset: TokenDataset,
+    execution: Execution,
+    quiet: bool,
+    early: EarlyWorker | None = None,
+) -> int:
     """Run what is missing of these plans in their order; 0 when every run has ended. Quiet: no table at the end.
 
     A plan that is left as it is has runs that the command asked for and that were not made: 1, whatever the others do.
@@ -95,7 +103,7 @@ def launch_many(wanted: Sequence[Wanted], store: Path, dataset: TokenDataset, ex
             skipped += 1
     status: int | None = 0
     if directories:
-        status = run_workers(directories, execution, _watch(directories, execution.stale_after))
+        status = run_workers(directories, execution, _watch(directories, execution.stale_after), early)
         status = status if status is not None else _summary(directories, execution.stale_after, quiet)
     return status or int(skipped > 0)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from nugpt.cli.launch import Execution, default_devices, launch, show_plan
+from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
 from nugpt.cli.measured_runs import say_unmeasured
 from nugpt.cli.run_arguments import Carrier, open_data, precision_for
 from nugpt.cli.show import print_json, print_table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nugpt.spec.plan import Plan
     from nugpt.spec.study import Setting
     from nugpt.spec.study import Study as StudyDefinition
+    from nugpt.sweep.executors.local import EarlyWorker
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,12 @@ class Study:
             return 0
         if not self.ids:
             raise ValueError("no study given: name one, or several, or `all`; `nugpt study list` lists them")
-        if self.ids == ("all",) or len(self.ids) > 1:
-            return self._run_several()
-        return self._run_study()
+        with early_worker(self.execution) as early:
+            if self.ids == ("all",) or len(self.ids) > 1:
+                return self._run_several(early)
+            return self._run_study(early)
 
-    def _run_study(self) -> int:
+    def _run_study(self, early: EarlyWorker | None) -> int:
         chosen = study_of(self.ids[0])
         devices = default_devices(self.execution, self.carrier.device)
         dataset, setting = self._setting(devices[0].split(":")[0])
@@ -72,12 +74,12 @@ class Study:
             self._show(chosen, made, devices)
         if not self.execution.run or dataset is None:
             return 0
-        status = launch(made, self.store, dataset, self._carrier(chosen), self.execution, quiet=self.json)
+        status = launch(made, self.store, dataset, self._carrier(chosen), self.execution, quiet=self.json, early=early)
         if "alignment" in chosen.measures:
             say_unmeasured(made, self.store)
         return status
 
-    def _run_several(self) -> int:
+    def _run_several(self, early: EarlyWorker | None) -> int:
         """Each plan printed, or all run by the same workers in the order given; of `all`, that of `evidence`."""
         from nugpt.cli.launch_many import Wanted, launch_many
         from nugpt.studies import EVIDENCE
@@ -98,7 +100,7 @@ class Study:
                 print()
         if not self.execution.run or dataset is None:
             return 0
-        status = launch_many(wanted, self.store, dataset, self.execution, quiet=self.json)
+        status = launch_many(wanted, self.store, dataset, self.execution, quiet=self.json, early=early)
         for one, made in zip(chosen, wanted, strict=True):
             if "alignment" in one.measures:
                 say_unmeasured(made.plan, self.store)

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nugpt.cli.launch import Execution, default_devices, launch, show_plan
+from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
 from nugpt.cli.run_arguments import Carrier, RunArguments
 from nugpt.cli.show import print_json
 from nugpt.spec.plan import Curve, Plan, Policy, StopRule, lr_at
+
+if TYPE_CHECKING:
+    from nugpt.sweep.executors.local import EarlyWorker
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class Sweep:
 
     def run(self) -> int:
         """Print the plan, or run it."""
+        with early_worker(self.execution) as early:
+            return self._run(early)
+
+    def _run(self, early: EarlyWorker | None) -> int:
         devices = default_devices(self.execution, self.carrier.device)
         device_type = devices[0].partition(":")[0]
         lrs = log2_lrs(self.log2_lr)
@@ -72,7 +79,7 @@ class Sweep:
             show_plan(plan, self.store, device_type, len(devices))
         if not self.execution.run:
             return 0
-        return launch(plan, self.store, dataset, self.carrier, self.execution, quiet=self.json)
+        return launch(plan, self.store, dataset, self.carrier, self.execution, quiet=self.json, early=early)
 
 
 def log2_lrs(words: tuple[str, ...]) -> tuple[float, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from pathlib import Path
 
 from nugpt.store.plans import PlanDirectory
 
+NUGPT = (sys.executable, "-m", "nugpt")  # how a worker's command begins
+EARLY = (sys.executable, "-m", "nugpt.cli.early")
 RESTARTS = 3  # of a worker that was killed; what it held is taken up again
 
 
@@ -37,21 +41,55 @@ class _Worker:
     restarts: int = 0
 
 
+class EarlyWorker:
+    """A process begun before it is known which worker it will be, which loads meanwhile what all of them load."""
+
+    def __init__(self, command: Sequence[str] = EARLY) -> None:
+        nothing = subprocess.DEVNULL
+        self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
+        )
+
+    def become(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes] | None:
+        """The worker of this command, once; none where it has become another, or has ended."""
+        process = self._process
+        if process is None or process.stdin is None or tuple(command[: len(NUGPT)]) != NUGPT:
+            return None
+        self._process = None
+        told = json.dumps({"words": command[len(NUGPT) :], "log": str(log)})
+        try:
+            with process.stdin as stdin:
+                stdin.write(f"{told}\n".encode())
+        except BrokenPipeError:  # somebody ended it
+            process.wait()
+            return None
+        return process
+
+    def end(self) -> None:
+        """Nobody will need it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
 def run_local(
     directory: PlanDirectory,
     commands: Sequence[Sequence[str]],
     watch: Callable[[], None],
     poll: float = 1.0,
     until: float | None = None,
+    early: EarlyWorker | None = None,
 ) -> LocalOutcome:
     """Run these worker commands to their end, calling `watch` meanwhile.
 
     A worker that was killed is started again. Ctrl-C and SIGTERM are passed on: the workers save and leave. So they do
-    at the time `until`, in seconds since the epoch, should one of them still be training then.
+    at the time `until`, in seconds since the epoch, should one of them still be training then. A worker that was begun
+    `early` becomes the first of them.
     """
     logs = directory.path / "logs"
     logs.mkdir(exist_ok=True)
-    workers = [_worker(command, logs / f"worker-{i}.log") for i, command in enumerate(commands)]
+    workers = [_worker(command, logs / f"worker-{i}.log", early) for i, command in enumerate(commands)]
     asked = late = False
 
     def ask(number: int, frame: object) -> None:
@@ -95,8 +133,10 @@ def _left_well(status: int, asked: bool) -> bool:
     return status == 0 or (asked and (status > 128 or status == -signal.SIGTERM))
 
 
-def _worker(command: Sequence[str], log: Path) -> _Worker:
-    return _Worker(command, log, log.stat().st_size if log.is_file() else 0, _start(command, log))
+def _worker(command: Sequence[str], log: Path, early: EarlyWorker | None) -> _Worker:
+    known = log.stat().st_size if log.is_file() else 0
+    begun = early.become(command, log) if early is not None else None
+    return _Worker(command, log, known, begun or _start(command, log))
 
 
 def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
