@@ -85,6 +85,41 @@ def test_every_interval_is_of_the_level_that_was_asked_for(capsys: pytest.Captur
     assert sum("(" in line for line in shown[0]) == 3 + 2
 
 
+def test_a_width_without_a_measurement_leaves_its_own_column_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    layers = {"W_q": [0.6], "E_out": [0.8]}
+
+    def run(width: int, seed: int, step: int) -> AlignmentRun:
+        row = {"step": step, **dict.fromkeys(("alpha", "omega", "nu"), layers)}
+        return AlignmentRun(
+            f"{width}-{seed}", width, 1, seed, 40, dict.fromkeys(layers, width), ({**row, "per_token": row},)
+        )
+
+    runs = [run(48, 0, 40), run(96, 0, 1), run(144, 0, 1), run(192, 0, 1), run(192, 1, 1)]
+    _print_group("any", runs, _answers(runs, 0.9), 0.9)
+    out = capsys.readouterr().out
+    first = next(line for line in out.splitlines() if line.split()[:2] == ["hidden", "first"])
+    assert first.split()[3:7] == ["–", "0.600", "0.600", "0.600"]  # of width 48 only the end was measured
+    assert "slopes are of seeds that were measured at every width; not of width 192 seed 1" in out
+
+
+def test_runs_that_diverged_are_said_to_have(small: list[str], nugpt: Any, tmp_path: Path) -> None:
+    words = [
+        "--store",
+        tmp_path,
+        "--heads",
+        "1",
+        "--n-layers",
+        "1",
+        "--lr",
+        "1e5",
+        "--parametrization",
+        "prenorm-completep",
+    ]
+    status, _, err = nugpt("measure", "align", *small, *words)
+    assert status == 2
+    assert "none of the 1 run asked for is done (1 diverged); a smaller --lr may train" in err
+
+
 def test_a_measurement_that_is_stopped_says_so_in_one_line(
     small: list[str], nugpt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +163,10 @@ def test_align_suggests_a_table_that_sweep_accepts(store: Path, small: list[str]
     status, _, err = nugpt("measure", "align", *words)
     assert status == 0
     assert "η_hidden ∝ m_width^(" in err
+    hidden, output = err.splitlines()[-2:]  # how well it is known
+    assert hidden.startswith("hidden: ")
+    assert output.startswith("output: ")
+    assert all("slope over widths" in line and " to " in line for line in (hidden, output))
     table = load_table(str(file))
     assert table.name == "mine"
     assert table.rows["input"] == load_table("nugpt").rows["input"]
@@ -183,7 +222,13 @@ def test_where_no_record_says_where_the_data_lay_other_data_are_refused(
         (["align", "--preset", "paper-l12h12"], "--lr is needed"),
         (["align", "--suggest", "mine.txt"], "suggest is mine.txt, but must end in .toml"),
         (["align", "--suggest", "mine.toml", "--heads", "1", "2", "2"], "--heads has 2 widths, but --suggest"),
+        (["align", "--suggest", "no-such/mine.toml"], "suggest is no-such/mine.toml, but no-such is no folder"),
         (["align", "--out", "figures", "--formats", "gif"], "format is 'gif', but must be one of"),
+        (["align", "--n-heads", "4"], "n_heads is 4, but these are runs of several sizes: name them with --heads"),
+        (["align", "--d-mlp", "128"], "d_mlp is 128, but over widths it must grow with d_model"),
+        (["align", "--seed"], "--seed is empty, but must be whole numbers"),
+        (["lerp", "--n-layers", "4"], "n_layers is 4, but these are runs of several sizes: name them with --layers"),
+        (["lerp", "--parametrization", "prenorm-completep"], "parametrization is 'prenorm-completep', but LERP is of"),
         (["lerp", "--plan", "no-such"], "has no plan 'no-such'"),
         (["coords", "--parametrization", "prenorm-completep"], "but must be for normalized"),
         (["coords", "--alignment", "2"], "alignment is 2.0, but must be a number from 0.5 to 1"),
@@ -210,7 +255,7 @@ def test_suggesting_from_too_few_widths_is_refused(store: Path, nugpt: Any, tmp_
     words = ["measure", "align", "--store", store, "--runs", *narrow, "--suggest", tmp_path / "mine.toml"]
     status, _, err = nugpt(*words)
     assert status == 2
-    assert "number of widths is 1, but a table is derived from 3 or more" in err
+    assert "1 of the 3 widths that a slope needs, and a table is derived from a slope" in err
     assert not (tmp_path / "mine.toml").exists()
     status, _, err = nugpt(*words[:-1], tmp_path / "mine.txt")
     assert status == 2

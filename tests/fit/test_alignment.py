@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -16,6 +16,7 @@ from nugpt.fit.alignment import (
     QUANTITIES,
     AlignmentRun,
     alignment_run,
+    at_one_rate,
     change_estimates,
     claim_estimates,
     fall_estimates,
@@ -28,6 +29,7 @@ from nugpt.fit.alignment import (
     weights,
 )
 from nugpt.spec import load_table
+from nugpt.spec.resolve import Base, Extent, resolve
 from nugpt.spec.table_file import table_from_dict, table_to_toml
 
 STEPS = (1, 2, 4, 8, 16, 32, 64, 100)
@@ -299,5 +301,60 @@ def test_a_table_is_suggested_with_the_measured_exponents_alone() -> None:
     assert rows == {role: table.rows[role] for role in rows}
     assert (made.rows["output"].multiplier_log2, made.base) == (table.rows["output"].multiplier_log2, table.base)
     single = implied(runs[:1], "hidden", "loss")
-    with pytest.raises(ValueError, match="number of widths is 1, but a table is derived from 3"):
+    with pytest.raises(ValueError, match="hidden: 1 of the 3 widths that a slope needs, and a table is derived from a"):
         suggested_table(table, single, output, "mine")
+
+
+def test_a_suggested_table_trains_with_the_measured_exponent_whatever_eta_base_has_of_width() -> None:
+    runs = [make_run(w, exponents={"alpha": 0.6, "omega": 0.5, "nu": 0.67}) for w in (48, 96, 192)]
+    hidden, output = (implied(runs, part, "loss") for part in ("hidden", "output"))
+    same = load_table("nugpt")
+    rows = {
+        role: replace(row, lr=replace(row.lr, width=row.lr.width + Fraction(1, 4), d_model=Fraction(1, 8)))
+        for role, row in same.rows.items()
+    }
+    shifted = replace(same, rows=rows, base=replace(same.base, width=Fraction(-1, 4), d_model=Fraction(-1, 8)))
+    made = suggested_table(shifted, hidden, output, "mine")
+    for role in ("hidden", "output"):
+        sizes = [Extent(w, 48, 4, 100, 4096) for w in (48, 192)]
+        rates = [resolve(made, Base.of(sizes[0]), size, 0.01).rows[role].lr for size in sizes]
+        assert math.log2(rates[1] / rates[0]) / 2 == pytest.approx(-0.67)
+
+
+def test_runs_of_one_width_and_seed_are_refused_instead_of_one_standing_for_the_others() -> None:
+    runs = [make_run(w) for w in (48, 96, 192)]
+    other = replace(runs[1], id="other", lr=0.02)
+    with pytest.raises(ValueError, match="2 runs are of width 96 and seed 0, but must differ in width or seed"):
+        implied([*runs, other], "hidden", "loss")
+
+
+def test_of_several_learning_rates_one_is_taken_that_has_the_most_and_then_the_lowest_loss() -> None:
+    def at(rate: float, widths: Sequence[int], loss: float) -> list[AlignmentRun]:
+        runs = [replace(make_run(w), lr=rate) for w in widths]
+        return [replace(r, rows=(*r.rows[:-1], {**r.rows[-1], "loss": loss})) for r in runs]
+
+    low, mid, high = at(0.01, (48, 96, 192), 4.2), at(0.02, (48, 96, 192), 4.1), at(0.04, (48, 96), 3.0)
+    assert at_one_rate([*low, *mid, *high]) == mid
+    assert at_one_rate([*high, *low]) == low
+    assert at_one_rate(low) == low
+    assert at_one_rate([]) == []
+
+
+def test_a_slope_is_of_the_seeds_that_have_every_width_of_it_and_says_which_runs_those_are() -> None:
+    whole = [make_run(w, seed) for seed in (0, 1) for w in (48, 96, 192, 384)]
+    part = [make_run(w, seed=2) for w in (48, 96, 192)]
+    found = implied([*whole, *part], "hidden", "loss")
+    assert found.slope == implied(whole, "hidden", "loss").slope
+    assert set(found.runs) == {run.id for run in whole}
+    # No seed has all four, but one has three.
+    uneven = [*part, make_run(384, seed=3)]
+    found = implied(uneven, "hidden", "loss")
+    assert found.slope == implied(part, "hidden", "loss").slope
+    assert set(found.runs) == {run.id for run in part}
+    # Three widths, and no seed with all of them.
+    scattered = implied([make_run(48, 0), make_run(96, 1), make_run(192, 2)], "hidden", "loss")
+    assert scattered.slope is None
+    assert scattered.runs == ()
+    assert scattered.reading == "no seed was measured at the 3 widths that a slope needs: not decided here"
+    with pytest.raises(ValueError, match="hidden: no seed was measured at the 3 widths"):
+        suggested_table(load_table("nugpt"), scattered, scattered, "mine")

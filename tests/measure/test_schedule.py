@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nugpt.measure.schedule import MOST_TOKENS, SHARE, default_sampling, measured_steps
+from nugpt.measure.schedule import FEWEST_POINTS, MOST_TOKENS, SHARE, default_sampling, measured_steps
 from nugpt.spec.scales import SCALES
 
 
@@ -36,6 +36,20 @@ def test_in_bfloat16_it_is_measured_less_often_and_on_less() -> None:
     assert 10 * 5 * points * windows / (3 * 2000 * 32) <= SHARE
     assert default_sampling(800, 32, 512, "bfloat16").points == 6
     assert default_sampling(80_000, 64, 4096, "bfloat16") == (30, 2)
+
+
+@pytest.mark.parametrize("name", ["lab", "evidence", "paper"])
+def test_in_bfloat16_it_costs_little_at_every_scale_that_is_for_a_gpu(name: str) -> None:
+    """And a point takes as long as three steps however small the model: 2.5 % at one in 120 steps."""
+    scale = SCALES[name]
+    points, windows = default_sampling(scale.fixed_steps, scale.batch, scale.seq_len, "bfloat16")
+    assert points >= 4
+    assert 10 * points * 5 * windows / (3 * scale.fixed_steps * scale.batch) <= SHARE
+    assert 3 * points / scale.fixed_steps <= SHARE
+
+
+def test_a_short_run_has_its_few_points_though_they_cost_more_than_their_share() -> None:
+    assert default_sampling(120, 16, 128, "bfloat16").points == FEWEST_POINTS
 
 
 def test_a_run_of_a_few_steps_is_measured_a_few_times() -> None:

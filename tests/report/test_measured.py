@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,24 @@ from tests.fit.test_coords import TABLE, make
 from tests.report.small import HOSTILE, fill, source_of, study_plans
 
 from nugpt.cli.coords import _values
+from nugpt.fit.alignment import implied
 from nugpt.fit.coords import check_coordinates
 from nugpt.report import Source, Written, write_report
+from nugpt.report.measured import alignment_groups
+from nugpt.spec.plan import lr_at
 from nugpt.store import Store
 from nugpt.store.coords import read_coords, write_coords
 
+STEEP = {"alpha": 0.7, "omega": 0.5, "nu": 0.95}
 
-def rows_of(width: int, seed: int, layers: int) -> list[dict[str, Any]]:
+
+def rows_of(
+    width: int, seed: int, layers: int, planted: Mapping[str, float] = PLANTED, loss: float = 4.05
+) -> list[dict[str, Any]]:
     """As a run's metrics hold them: exponents planted with a factor of two, coefficients that fall."""
-    run = make_run(width, seed, layers, PLANTED, factor=2.0, noise=0.01, at={1: 0.2, 2: 0.2})
+    run = make_run(width, seed, layers, planted, factor=2.0, noise=0.01, at={1: 0.2, 2: 0.2})
     rows: list[dict[str, Any]] = [dict(row) for row in run.rows]
-    rows[-1]["step"] = 800  # the last of the study's runs
+    rows[-1] |= {"step": 800, "loss": loss}  # the last of the study's runs
     for step in (1, 10, 100):
         alpha = {"mean": 0.2 / step, "std": 0.05, "mean_by_block": [0.1] * layers, "std_by_block": [0.1] * layers}
         rows.append({"step": step, "kind": "lerp", "alpha_A": alpha, "alpha_M": alpha})
@@ -79,6 +88,42 @@ def test_the_page_tells_exponents_with_their_slope_and_leads_to_the_runs(made: t
     for run in made[0].plans[0].curves[0].runs:
         assert f'href="#run-{run.id}"' in page
     assert "during training" in page
+
+
+def test_runs_of_several_learning_rates_are_not_taken_for_one_another(tmp_path: Path) -> None:
+    (study,) = study_plans("alignment_val")
+    rates = study.curves[0].log2_lrs[0], study.curves[0].log2_lrs[0] + 1
+    plan = replace(study, name="mine", curves=tuple(replace(curve, log2_lrs=rates) for curve in study.curves))
+    store = Store(tmp_path / "runs")
+    fill(store, [plan])
+    for spec in plan.specs():
+        low = spec.lr == lr_at(rates[0])
+        rows = rows_of(spec.model.d_model, spec.seed, spec.model.n_layers, *((PLANTED, 4.05) if low else (STEEP, 3.9)))
+        store.run(spec).append_metrics(rows)
+    (found,) = source_of(store).plans
+    ((name, runs),) = alignment_groups(found).items()
+    assert name == f"nugpt, 4 layers, 800 steps, η {lr_at(rates[1]):.4g} of 2 that were measured"  # of the lower loss
+    assert {run.lr for run in runs} == {lr_at(rates[1])}
+    slope = implied(runs, "hidden", "uniform").slope
+    assert slope is not None
+    assert slope.value == pytest.approx(STEEP["nu"], abs=0.02)
+    page = write_report(source_of(store), tmp_path / "report", formats=("svg",)).page.read_text(encoding="utf-8")
+    assert name in page
+
+
+def test_runs_that_no_slope_has_are_named(tmp_path: Path) -> None:
+    (plan,) = study_plans("alignment_val")
+    store = Store(tmp_path / "runs")
+    fill(store, [plan])
+    *most, last = plan.specs()  # of the widest model the last seed was not measured
+    for spec in most:
+        store.run(spec).append_metrics(rows_of(spec.model.d_model, spec.seed, spec.model.n_layers))
+    left = [spec.hash for spec in most if spec.seed == last.seed]
+    assert len(left) == 2
+    page = write_report(source_of(store), tmp_path / "report", formats=("svg",)).page.read_text(encoding="utf-8")
+    said = page[page.index("No slope has ") : page.index(": their seed was not measured at every width")]
+    assert all(hash in said for hash in left)
+    assert last.hash not in said
 
 
 def test_the_page_tells_coordinate_checks_and_names_what_is_wrong(made: tuple[Source, Written]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from nugpt.cli.show import counted, number, print_json, print_table
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun, Implied
     from nugpt.fit.verdict import Estimate
+    from nugpt.spec.parametrization import Parametrization
     from nugpt.spec.run import RunSpec
     from nugpt.store import RunDirectory
 
@@ -79,6 +81,8 @@ class Align:
             check_formats(self.formats)
         if self.suggest is not None and self.suggest.suffix != ".toml":
             raise ValueError(f"suggest is {self.suggest}, but must end in .toml")
+        if self.suggest is not None and not self.suggest.absolute().parent.is_dir():
+            raise ValueError(f"suggest is {self.suggest}, but {self.suggest.parent} is no folder: make it first")
         if self.suggest is not None and self.chosen.from_scratch and widths < FEWEST_WIDTHS:
             raise ValueError(f"--heads has {widths} widths, but --suggest derives a table from {FEWEST_WIDTHS} or more")
 
@@ -99,15 +103,23 @@ class Align:
             for part in ("hidden", "output")
         )
         table = suggested_table(spec.table, hidden, output, self.suggest.stem)
+        slopes = [f"{x.part}: {x.quantity}, slope over widths {_text(x.slope)}: {x.reading}" for x in (hidden, output)]
+        used = {*hidden.runs, *output.runs}
         lines = [f"# Width exponents of η_hidden and η_output as measured: {name}.", f"# {_WEIGHTED[self.weighting]}"]
-        for one in (hidden, output):
-            assert one.slope is not None
-            lines.append(f"# {one.part}: {one.quantity}, slope over widths {_text(one.slope)}: {one.reading}.")
-        lines.append(f"# Runs: {', '.join(run.id for run in runs)}.")
+        lines += [f"# {line}." for line in slopes]
+        lines.append(f"# Runs: {', '.join(run.id for run in runs if run.id in used)}.")
         write_bytes(self.suggest, ("\n".join(lines) + "\n\n" + table_to_toml(table)).encode())
         load_table(str(self.suggest))  # as `sweep` will read it
-        print(f"{self.suggest}: η_hidden ∝ m_width^({table.rows['hidden'].lr.width}), ", end="", file=sys.stderr)
-        print(f"η_output ∝ m_width^({table.rows['output'].lr.width}); the rest is {spec.table.name}", file=sys.stderr)
+        rates = (f"η_{role} ∝ m_width^({_width_exponent(table, role)})" for role in ("hidden", "output"))
+        print(f"{self.suggest}: {', '.join(rates)}; the rest is {spec.table.name}", file=sys.stderr)
+        for line in slopes:  # a table comes of whatever was measured: how well that is known is for the user to see
+            print(line, file=sys.stderr)
+
+
+def _width_exponent(table: Parametrization, role: str) -> Fraction:
+    """Of a role's learning rate, all that goes with width together."""
+    lr = table.rows[role].lr
+    return lr.width + lr.d_model + table.base.width + table.base.d_model
 
 
 _WEIGHTED = {
@@ -121,9 +133,21 @@ def _default_sizes(chosen: Chosen, vary: tuple[str, ...]) -> tuple[tuple[int, ..
     """Heads and layers to train from scratch: the scale's own sweep along what varies, the preset along the other."""
     from nugpt.studies.grids import DEPTHS, WIDTHS
 
+    if chosen.from_scratch:
+        _check_sizes(chosen, vary)
     model, scale = chosen.arguments.shape.model(), chosen.arguments.shape.scale()
     heads = WIDTHS[scale.name] if "heads" in vary else (model.n_heads,)
     return heads, DEPTHS[scale.name] if "layers" in vary else (model.n_layers,)
+
+
+def _check_sizes(chosen: Chosen, vary: tuple[str, ...]) -> None:
+    """Refuse sizes that would be left out in silence, or that runs of several widths cannot share."""
+    shape = chosen.arguments.shape
+    for axis in vary:
+        if (given := getattr(shape, f"n_{axis}")) is not None:
+            raise ValueError(f"n_{axis} is {given}, but these are runs of several sizes: name them with --{axis}")
+    if "heads" in vary and shape.d_mlp is not None:
+        raise ValueError(f"d_mlp is {shape.d_mlp}, but over widths it must grow with d_model: leave it out")
 
 
 def _complain_unmeasured(directories: list[RunDirectory], kind: str) -> None:
@@ -147,7 +171,8 @@ def _grouped(
     named: dict[str, tuple[RunSpec, list[AlignmentRun]]] = {}
     for members in groups.values():
         spec = members[0][0]
-        name = f"{spec.table.name}, {spec.model.n_layers} layers, {spec.steps} steps, η {number(spec.lr)}"
+        layers = counted(spec.model.n_layers, "layer")
+        name = f"{spec.table.name}, {layers}, {spec.steps} steps, η {number(spec.lr)}"
         unique = name if name not in named else f"{name} ({len(named) + 1})"
         named[unique] = (spec, [run for _, run in members])
     return named
@@ -174,10 +199,23 @@ def _print_group(name: str, runs: list[AlignmentRun], found: list[Implied], leve
     print_table(columns, rows, f"at width {widths[-1]}, averaged over layers: a constant factor shifts these")
     rows = []
     for one in found:
-        at = [_text(estimate) for _, estimate in one.at_widths]
+        known = dict(one.at_widths)
+        at = [_text(known.get(width)) for width in widths]  # a weighting may have no measurement at some
         rows.append([one.part, one.weighting, one.quantity, *at, _text(one.slope), _text(one.per_token), one.reading])
     columns = ["", "weighting", "larger", *(f"width {w}" for w in widths), "slope over widths", "per token", "reading"]
     print_table(columns, rows, "max(α, ν), what the exponents of η_hidden and η_output follow")
+    for line in left_out(runs, found):
+        print(line)
+
+
+def left_out(runs: Sequence[AlignmentRun], found: Sequence[Implied]) -> list[str]:
+    """Runs that stand in the columns of their widths, and not in the slopes."""
+    used = {id for one in found for id in one.runs}
+    left = [run for run in runs if run.id not in used] if used else []
+    if not left:
+        return []
+    which = ", ".join(f"width {run.width} seed {run.seed}" for run in left)
+    return [f"slopes are of seeds that were measured at every width; not of {which}"]
 
 
 def _text(estimate: Estimate | None) -> str:
@@ -241,9 +279,13 @@ class Lerp:
         """Print the statistics of each run, and the power law."""
         from nugpt.fit.interval import check_level
         from nugpt.fit.lerp import lerp_laws
+        from nugpt.spec.table_file import load_table
 
         check_level(self.level)
         heads, layers = _default_sizes(self.chosen, ("layers",))
+        table = load_table(self.chosen.arguments.parametrization)
+        if self.chosen.from_scratch and table.family != "normalized":
+            raise ValueError(f"parametrization is {table.name!r}, but LERP is of normalised models: name their table")
         found = []
         for directory in self.chosen.directories("lerp", heads, layers):
             record = directory.record()
@@ -268,7 +310,8 @@ def _lerp_values(spec: RunSpec, at_end: Any, rows: list[dict[str, Any]]) -> dict
 
 
 def _print_lerp(spec: RunSpec, at_end: Any, rows: list[dict[str, Any]]) -> None:
-    where = f"{spec.table.name}, width {spec.model.d_model}, {spec.model.n_layers} layers, η {number(spec.lr)}"
+    size = f"width {spec.model.d_model}, {counted(spec.model.n_layers, 'layer')}"
+    where = f"{spec.table.name}, {size}, η {number(spec.lr)}"
     print(f"{where}, seed {spec.seed}   {spec.hash}")
     shown = [rows[i] for i in sorted({round(k * (len(rows) - 1) / 4) for k in range(5)})] if rows else []
     cells = [[f"step {row['step']}", *(_mean_and_std(row[role]) for role in _ROLES)] for row in shown]

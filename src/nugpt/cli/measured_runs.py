@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,8 @@ class Chosen:
         """The chosen runs that have ended; trained first where none are named, at these sizes by default."""
         from nugpt.engines.lab import Interrupted
 
+        if self.from_scratch and not self.seed:
+            raise ValueError("--seed is empty, but must be whole numbers: --seed 0 1")
         if self.runs and self.plan:
             raise ValueError("--runs and --plan exclude each other: name the runs, or the plan that has them")
         try:
@@ -71,7 +74,10 @@ class Chosen:
             found = self._trained(store, kind, self.heads or heads, self.layers or layers)
         ended = [directory for directory in found if directory.has_ended(("done",))]
         if not ended:
-            raise ValueError(f"none of the {len(found)} runs asked for is done: there is nothing to measure")
+            states = Counter(record.status if (record := d.record()) is not None else "not ended" for d in found)
+            told = ", ".join(f"{n} {state}" for state, n in states.items())
+            smaller = "; a smaller --lr may train" if self.from_scratch and "diverged" in states else ""
+            raise ValueError(f"none of the {counted(len(found), 'run')} asked for is done ({told}){smaller}")
         if self.again:
             self._train_again(store, kind, ended)
         return ended

@@ -7,6 +7,7 @@ exponent · log2 d_in over log2 width does not have it, so across three widths o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -49,6 +50,8 @@ class AlignmentRun:
     steps: int  # of the whole run
     d_in: Mapping[str, int] = field(hash=False)  # by matrix
     rows: tuple[Mapping[str, Any], ...] = field(hash=False, repr=False)  # of metrics, in the order of steps
+    lr: float | None = None  # none where it does not matter
+    began: str | None = None  # the kind of weights that it was given; with them, step 0 is another
 
 
 def alignment_run(spec: RunSpec, rows: Sequence[Mapping[str, Any]], id: str | None = None) -> AlignmentRun | None:
@@ -59,7 +62,27 @@ def alignment_run(spec: RunSpec, rows: Sequence[Mapping[str, Any]], id: str | No
     kept = tuple(found[step] for step in sorted(found))
     model = spec.model
     d_in = {matrix: model.d_mlp if matrix == "W_oMLP" else model.d_model for matrix in kept[0]["alpha"]}
-    return AlignmentRun(id or spec.hash, model.d_model, model.n_layers, spec.seed, spec.steps, d_in, kept)
+    began = None if spec.start is None else spec.start.kind
+    return AlignmentRun(
+        id or spec.hash, model.d_model, model.n_layers, spec.seed, spec.steps, d_in, kept, spec.lr, began
+    )
+
+
+def at_one_rate(runs: Sequence[AlignmentRun]) -> list[AlignmentRun]:
+    """Of runs of several learning rates, those of one: measured at the most widths and seeds, then of the lowest loss.
+
+    An exponent depends on η, so runs of several are no repetitions of each other.
+    """
+    by_rate: dict[float | None, list[AlignmentRun]] = {}
+    for run in runs:
+        by_rate.setdefault(run.lr, []).append(run)
+
+    def rank(members: list[AlignmentRun]) -> tuple[int, int, float]:
+        losses = [loss for run in members if (loss := run.rows[-1].get("loss")) is not None]
+        loss = float(np.mean(losses)) if len(losses) == len(members) else math.inf
+        return -len({run.width for run in members}), -len(members), loss
+
+    return min(by_rate.values(), key=rank, default=[])
 
 
 def matrices(run: AlignmentRun, part: str) -> list[str]:
@@ -119,6 +142,7 @@ class Implied:
     at_widths: tuple[tuple[int, Estimate], ...]
     slope: Estimate | None  # none below three widths
     per_token: Estimate | None  # the slope, or the value at the one width, with each token's own norms: a check
+    runs: tuple[str, ...] = ()  # those that the slope is of: of seeds that were measured at every width of it
 
     @property
     def estimate(self) -> Estimate | None:
@@ -134,7 +158,7 @@ class Implied:
     def reading(self) -> str:
         """What it says about the three regimes, in words."""
         if self.slope is None:
-            return f"{len(self.at_widths)} of the {FEWEST_WIDTHS} widths that a slope needs: not decided here"
+            return f"{self._too_few}: not decided here"
         if len(self.regimes) == 1:
             return f"{REGIMES[self.regimes[0]]} ({self.regimes[0]:g})"
         if not self.regimes:
@@ -143,16 +167,37 @@ class Implied:
             if not below or not above:
                 return f"{'below' if above else 'above'} all of 1/2, 3/4 and 1"
             return f"between {max(below):g} and {min(above):g}"
-        return "not decided here: " + ", ".join(f"{r:g}" for r in self.regimes) + " all lie in the interval"
+        which = "both" if len(self.regimes) == 2 else "all"
+        return "not decided here: " + ", ".join(f"{r:g}" for r in self.regimes) + f" {which} lie in the interval"
+
+    @property
+    def _too_few(self) -> str:
+        """Why there is no slope."""
+        if len(self.at_widths) < FEWEST_WIDTHS:
+            return f"{len(self.at_widths)} of the {FEWEST_WIDTHS} widths that a slope needs"
+        return f"no seed was measured at the {FEWEST_WIDTHS} widths that a slope needs"
+
+    @property
+    def width_exponent(self) -> float:
+        """The slope, where there is one to derive a table from."""
+        if self.slope is None or self.slope.value is None:
+            raise ValueError(
+                f"{self.part}: {self._too_few}, and a table is derived from a slope: the exponent at one width holds "
+                "an unknown factor"
+            )
+        return self.slope.value
 
 
 def implied(
     runs: Sequence[AlignmentRun], part: str, weighting: str, quantity: str = LARGER, level: float = 0.90
 ) -> Implied:
-    """What runs of one table, depth and length, at one width or several, say about an exponent."""
+    """What runs that differ in width and seed alone say about an exponent."""
     check_level(level)
     if not runs:
         raise ValueError("runs is empty, but must hold at least one measured run")
+    (width, seed), n = Counter((run.width, run.seed) for run in runs).most_common(1)[0]
+    if n > 1:  # of several learning rates, for instance: one would silently stand for the others
+        raise ValueError(f"{n} runs are of width {width} and seed {seed}, but must differ in width or seed")
     if quantity == LARGER:
         both = [implied(runs, part, weighting, one, level) for one in _quantities(quantity)]
         # CHOICE: the larger of two averages, as the paper writes it; the average of the larger would lie higher.
@@ -169,15 +214,16 @@ def implied(
         ]
         if units:
             at_widths.append((width, mean_estimate(units, level, f"width {width}, {part}")))
-    slope = _slope(runs, quantity, part, weighting, level, per_token=False)
-    per_token = _slope(runs, quantity, part, weighting, level, per_token=True)
+    slope, seeds, of_slope = _slope(runs, quantity, part, weighting, level, per_token=False)
+    per_token, _, _ = _slope(runs, quantity, part, weighting, level, per_token=True)
     if per_token is None:
         widest = [run for run in runs if run.width == widths[-1]]
         units = [
             v for run in widest for v in layer_means(run, quantity, part, weighting, per_token=True) if v is not None
         ]
         per_token = mean_estimate(units, level, part) if units else None
-    return Implied(part, quantity, weighting, tuple(at_widths), slope, per_token)
+    used = tuple(run.id for run in runs if run.seed in seeds and run.width in of_slope)
+    return Implied(part, quantity, weighting, tuple(at_widths), slope, per_token, used)
 
 
 def _value(estimate: Estimate | None) -> float:
@@ -195,20 +241,27 @@ def mean_estimate(values: Sequence[float], level: float, where: str = "") -> Est
 
 def _slope(
     runs: Sequence[AlignmentRun], quantity: str, part: str, weighting: str, level: float, per_token: bool
-) -> Estimate | None:
+) -> tuple[Estimate | None, set[int], list[int]]:
     """The slope over log2 width, with the wider of two intervals: over layers and seeds, and about the line.
 
-    Layers of one run are not independent, and few widths may bend: neither interval alone would be honest.
+    Layers of one run are not independent, and few widths may bend: neither interval alone would be honest. And the
+    seeds and widths that it is of: as many widths as some seed has in full, then as many seeds as have them.
     """
     values: dict[tuple[int, int], dict[int, float]] = {}  # (seed, layer) → width → value
     for run in runs:
         for layer, v in enumerate(layer_means(run, quantity, part, weighting, scaled=True, per_token=per_token)):
             if v is not None:
                 values.setdefault((run.seed, layer), {})[run.width] = v
-    widths = sorted({run.width for run in runs})
-    whole = {unit: by for unit, by in values.items() if len(by) == len(widths)}
-    if len(widths) < FEWEST_WIDTHS or not whole:
-        return None
+    sets: set[frozenset[int]] = {frozenset(by) for by in values.values() if len(by) >= FEWEST_WIDTHS}
+    if not sets:
+        return None, set(), []
+
+    def rank(some: frozenset[int]) -> tuple[int, int, list[int]]:
+        return len(some), sum(some <= by.keys() for by in values.values()), sorted(some)
+
+    most = max(sets, key=rank)
+    widths = sorted(most)
+    whole = {unit: by for unit, by in values.items() if most <= by.keys()}
     rows = np.column_stack([np.ones(len(widths)), np.log2(widths)])
     table = np.array([[by[width] for width in widths] for by in whole.values()])
     slopes = np.linalg.lstsq(rows, table.T, rcond=None)[0][1]
@@ -217,7 +270,7 @@ def _slope(
     over = mean_estimate([float(s) for s in slopes], level).interval
     about = line.interval(1, level)
     wider = about if over.width < about.width or not math.isfinite(over.width) else over
-    return Estimate(float(slopes.mean()), wider, level, part)
+    return Estimate(float(slopes.mean()), wider, level, part), {seed for seed, _ in whole}, widths
 
 
 # ── Views, as the paper's figures have them ──────────────────────────────────────────────────────────────────────────
@@ -411,11 +464,8 @@ def suggested_table(
     """The table with η_hidden and η_output ∝ m_width to minus the measured exponents, to the hundredth."""
     rows = dict(table.rows)
     for role, found in (("hidden", hidden), ("output", output)):
-        if found.slope is None or found.slope.value is None:
-            raise ValueError(
-                f"number of widths is {len(found.at_widths)}, but a table is derived from {FEWEST_WIDTHS} or more: "
-                "the exponent at one width holds an unknown factor"
-            )
-        exponent = Fraction(-round(found.slope.value * hundredths), hundredths)
-        rows[role] = replace(rows[role], lr=replace(rows[role].lr, width=exponent))
+        exponent, lr = Fraction(-round(found.width_exponent * hundredths), hundredths), rows[role].lr
+        # What η_base has of width, and a power of d_model itself, count as well: the row has the rest.
+        rest = exponent - table.base.width - table.base.d_model - lr.d_model
+        rows[role] = replace(rows[role], lr=replace(lr, width=rest))
     return replace(table, name=name, rows=rows)

@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 from scipy import special  # scipy.stats would take most of a second to import
 
-from nugpt.fit.alignment import change_estimates, claim_estimates, fall_estimates
+from nugpt.fit.alignment import at_one_rate, change_estimates, claim_estimates, fall_estimates
 from nugpt.fit.comparison import Budgeted, compare, compare_at_cost, tuned
 from nugpt.fit.curve import FINE
 from nugpt.fit.curves import Answers, CurveAnswer, curve_answer
@@ -340,7 +340,9 @@ def _lerp_spread(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
 
 
 def _alignment(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
-    runs = [run for one in _of_table(found, rule.table) for run in one.curve.alignment]
+    measured = [run for one in _of_table(found, rule.table) for run in one.curve.alignment]
+    lengths = sorted({run.steps for run in measured})
+    runs = [run for steps in lengths for run in at_one_rate([run for run in measured if run.steps == steps])]
     if rule.kind == "alignment-fall":
         return fall_estimates(runs, str(rule.of), rule.level)
     if rule.kind == "alignment-change":

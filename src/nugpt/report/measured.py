@@ -12,7 +12,9 @@ from nugpt.fit.alignment import (
     REGIMES,
     WEIGHTINGS,
     AlignmentRun,
+    Implied,
     Place,
+    at_one_rate,
     implied,
     over_layers,
     over_loss,
@@ -24,14 +26,17 @@ from nugpt.report.answers import COEFFICIENTS, PlanAnswer, table_of
 from nugpt.report.charts import ROW, Chart, _chart, _colour, _tooltip, _values
 from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.source import CurveRuns, PlanRuns, Run
-from nugpt.report.words import NONE, between, number
+from nugpt.report.words import NONE, between, counted, number
 
 SYMBOLS = {"alpha": "α", "omega": "ω", "nu": "ν"}
 VIEWS = {"steps": "step", "loss": "loss decrease since step 0 (nats)", "layers": "layer"}
 
 
 def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
-    """Measured runs that differ in width and seed alone, each set under a name; a study not about them has none."""
+    """Measured runs that differ in width and seed alone, each set under a name; a study not about them has none.
+
+    Where several learning rates were measured it is one of them: the name says which.
+    """
     if plan.study is not None and "alignment" not in plan.study.measures:
         return {}
     groups: dict[tuple[Any, ...], list[AlignmentRun]] = {}
@@ -39,9 +44,15 @@ def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
     for curve in plan.curves:
         if curve.measured.alignment:
             sizes = curve.measured.sizes
-            key = (curve.measured.group, sizes.get("layers"), sizes.get("steps"), sizes.get("batch"))
-            groups.setdefault(key, []).extend(curve.measured.alignment)
-            names[key] = f"{table_of(curve) or plan.name}, {sizes.get('layers', 0):g} layers, {sizes['steps']:g} steps"
+            layers, steps = int(sizes.get("layers", 0)), sizes["steps"]
+            for run in curve.measured.alignment:
+                key = (curve.measured.group, layers, steps, sizes.get("batch"), run.began)
+                groups.setdefault(key, []).append(run)
+                names[key] = f"{table_of(curve) or plan.name}, {counted(layers, 'layer')}, {steps:g} steps"
+    for key, runs in groups.items():
+        groups[key] = at_one_rate(runs)
+        if (rates := len({run.lr for run in runs})) > 1:
+            names[key] += f", η {groups[key][0].lr:.4g} of {rates} that were measured"
     twice = len(set(names.values())) < len(names)
     return {f"{names[key]} ({i})" if twice else names[key]: runs for i, (key, runs) in enumerate(groups.items(), 1)}
 
@@ -113,9 +124,11 @@ def alignment_tables(found: PlanAnswer) -> list[Html]:
     for name, runs in alignment_groups(found.plan).items():
         widths = sorted({run.width for run in runs})
         rows: list[list[Child]] = []
+        answers: list[Implied] = []
         for part in PARTS:
             for weighting, means in WEIGHTINGS.items():
                 one = implied(runs, part, weighting)
+                answers.append(one)
                 at = dict(one.at_widths)
                 rows.append(
                     [
@@ -138,6 +151,9 @@ def alignment_tables(found: PlanAnswer) -> list[Html]:
             "reads",
         ]
         ids = joined((link(f"run-{run.id}", run.id) for run in runs), ", ")
+        used = {id for one in answers for id in one.runs}
+        partial = [run for run in runs if run.id not in used] if used else []
+        left = joined((link(f"run-{run.id}", run.id) for run in partial), ", ")
         told = (
             "At one width an exponent holds a constant factor: the slope across three widths or more is the estimate. "
             "Intervals are over layers and seeds, a slope's also about its line. From runs "
@@ -146,6 +162,7 @@ def alignment_tables(found: PlanAnswer) -> list[Html]:
             tag("h3", f"Alignment: max(α, ν), {name}"),
             table(columns, rows, right=tuple(range(3, 5 + len(widths)))),
             tag("p", told, ids, ".", class_="soft"),
+            *([tag("p", "No slope has ", left, ": their seed was not measured at every width.")] if partial else []),
         ]
     return parts
 

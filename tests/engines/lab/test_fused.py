@@ -160,6 +160,7 @@ def test_what_is_done_while_kernels_compile_is_done_once_and_may_fail(monkeypatc
     assert {*after} >= {"judge_"}, "it has ended before the first step is taken"
     assert len(done) == 1
     assert done[0] != threading.current_thread().name
+    assert fused.waited_s > 0  # `fails` outlives the going through
     one, other = states
     for again in (1, 3):  # another micro-batch, for which all is bound and compiled anew
         ensembles[1].train_step(ensembles[1].initial_state(), *batches(specs[0].model, 3, 1)[0], 0.7, again)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from tests.engines.small import Gone, directory_of, gone_at, last_tensors, make_
 
 from nugpt.core.init import gains, initial_value, initial_values
 from nugpt.data import TokenDataset
-from nugpt.engines.lab import Options, execute, probe
+from nugpt.engines.lab import Options, execute, loop, probe
 from nugpt.engines.lab.evaluate import ValidationSet
+from nugpt.engines.lab.loop import Progress
 from nugpt.engines.lab.remeasure import ASIDE, remeasure
 from nugpt.measure.decoder import DecoderAlignment
 from nugpt.measure.schedule import default_sampling, measured_steps
@@ -55,6 +57,17 @@ def test_it_is_measured_at_log_spaced_steps_and_timed(dataset: TokenDataset, tmp
     points = default_sampling(24, 4, 16).points
     assert [row["step"] for row in measured(make_spec(dataset, seed=1), tmp_path)] == [*measured_steps(24, points)]
     assert other.status == "done"
+
+
+def test_the_wait_for_a_rehearsal_is_shared_by_the_runs_that_go_on() -> None:
+    directory = SimpleNamespace(append_metrics=lambda rows, sync: None)
+    runs: list[Any] = [SimpleNamespace(number=i, measured_s=1.0, ended=i == 3, directory=directory) for i in range(4)]
+    ensemble: Any = SimpleNamespace(fused=SimpleNamespace(waited_s=6.0))
+    state: Any = SimpleNamespace(alive=torch.tensor([True, False, True, True]))
+    quick: Any = SimpleNamespace(seconds=0.0, rows=lambda *_: [], measured_by=None)
+    for _ in range(2):
+        loop._measured_rows(quick, ensemble, state, runs, Progress())
+        assert [run.measured_s for run in runs] == [4.0, 1.0, 4.0, 1.0]  # once: 6 s of two runs
 
 
 def test_a_row_is_what_the_checkpoint_says_against_the_initial_values(dataset: TokenDataset, tmp_path: Path) -> None:

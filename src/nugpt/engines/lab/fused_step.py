@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -43,6 +44,7 @@ class FusedStep:
         # Done once in a thread while kernels are compiled, or read from their cache: what else a run will need loaded.
         # It must not hold the ensemble either, and what fails in it is met again where it is needed.
         self.meanwhile: Callable[[], object] | None = None
+        self.waited_s = 0.0  # for it, once there was nothing left to compile
 
     def losses(self, params: dict[str, Tensor], tokens_RBT: Tensor, targets_RBT: Tensor) -> Tensor:
         """The loss of every token of every replica, (R, B·T)."""
@@ -116,14 +118,18 @@ class FusedStep:
         meanwhile, self.meanwhile = self.meanwhile, None
         # Only a saving of time: what fails here, the step itself meets where it can be handled. The thread has ended
         # before anything is captured: a capture must not meet another thread's allocations.
-        with ThreadPoolExecutor(1) as beside, suppress(Exception), compiling(self.device):
+        with ThreadPoolExecutor(1) as beside:
             if meanwhile is not None:
                 beside.submit(_beside, meanwhile, torch.cuda.current_device() if self.device.type == "cuda" else None)
-            for name in candidates(self.program.heads, self.program.dtype, self.device, deterministic):
-                self.program.attention = name  # each lays out its gradients in its own way
-                with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
-                    self._run(state, _unjudged)
-            self.program.losses(state.params, *pieces)
+            with suppress(Exception), compiling(self.device):
+                for name in candidates(self.program.heads, self.program.dtype, self.device, deterministic):
+                    self.program.attention = name  # each lays out its gradients in its own way
+                    with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
+                        self._run(state, _unjudged)
+                self.program.losses(state.params, *pieces)
+            begun = time.perf_counter()
+        if meanwhile is not None:
+            self.waited_s += time.perf_counter() - begun
 
     def _follow(self, params: dict[str, Tensor]) -> None:
         """Make the copies those of these parameters, unless they are; the updates keep them so."""

@@ -408,12 +408,14 @@ def _validation_rows(state: State, runs: list[_Run], loss: ValidationLoss, progr
 
 def _measured_rows(probe: Probe, ensemble: Ensemble, state: State, runs: list[_Run], progress: Progress) -> None:
     alive = state.alive.tolist()
-    for r, run in enumerate(runs):
-        if not alive[r] or run.ended:
-            continue
+    going = [(r, run) for r, run in enumerate(runs) if alive[r] and not run.ended]
+    waited_s = 0.0
+    if ensemble.fused is not None and going:  # for the rehearsal, which was for all of them
+        waited_s, ensemble.fused.waited_s = ensemble.fused.waited_s / len(going), 0.0
+    for r, run in going:
         before = probe.seconds
         rows = probe.rows(ensemble, state, r)
-        run.measured_s += probe.seconds - before
+        run.measured_s += probe.seconds - before + waited_s
         run.measured_by = probe.measured_by
         run.directory.append_metrics(rows, sync=False)
         for row in rows:
