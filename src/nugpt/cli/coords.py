@@ -26,7 +26,8 @@ class Coords:
     """Train a few steps at several widths and depths and see that nothing grows or shrinks with either.
 
     Takes the size of h, Δh, logits, Δlogits, and how far each role's parameters move; each gets a slope with an
-    interval and a verdict. A wrong exponent is named. Exit status 1 when something grows or falls.
+    interval and a verdict. A wrong exponent is named. Exit status 1 when something grows or falls, 2 when steps are too
+    large to tell or end in values that are no numbers: a smaller --lr is then what is right.
     """
 
     parametrization: str = "nugpt"
@@ -92,6 +93,10 @@ class Coords:
             from nugpt.store import Store
 
             Store(self.store).check_runs_here()  # before the minutes that measuring takes
+        if self.store is not None or self.out is not None:
+            from nugpt.store.coords import check_name
+
+            check_name(self.name or table.name)
         device = str(Options(device=self.device).torch_device())
         dataset = open_data(self.data, scale.name, scale.vocab_size)
         models = self._measure(table, scale, self.base.resolve(scale), dataset, device)
@@ -107,7 +112,9 @@ class Coords:
             _print(check)
         if self.out is not None:
             self._draw(check)
-        return 1 if check.failed else 0
+        if check.too_large:
+            print(f"not decided here: {check.too_large_text}: give --lr below {self._lr(scale):g}", file=sys.stderr)
+        return 1 if check.failed else 2 if check.too_large else 0
 
     def _lr(self, scale: Scale) -> float:
         if self.lr is not None:
@@ -125,7 +132,7 @@ class Coords:
         import numpy as np
         import torch
 
-        from nugpt.fit.coords import Sized
+        from nugpt.fit.coords import Sized, not_a_number
         from nugpt.measure.coords import Batch, coordinates
         from nugpt.spec.resolve import Extent, resolve
 
@@ -147,6 +154,8 @@ class Coords:
 
                 taken = coordinates(model, resolved, seed, batch, watched, self.steps, device)
                 found.append(Sized(model.d_model, n_layers, seed, taken.start, taken.steps))
+                if wrong := not_a_number(found[-1]):
+                    raise ValueError(f"{wrong}: the steps are too large, give --lr below {self._lr(scale):g}")
             seeds = counted(len(set(self.seed)), "seed")
             print(f"{counted(n_layers, 'layer')}, width {model.d_model}: {seeds}", file=sys.stderr)
         return found
@@ -195,6 +204,7 @@ def _values(check: CoordCheck, models: list[Sized], lr: float, steps: int) -> di
             {**asdict(one), "interval": list(one.interval) if one.interval.bounded else None, "text": one.text}
             for one in check.mistakes
         ],
+        "too_large": [asdict(one) | {"text": one.text} for one in check.too_large],
         "passed": check.passed,
     }
 

@@ -117,6 +117,9 @@ def _run(words: list[str]) -> int:
         print(__version__)
         return 0
     name, rest = _split(words)
+    if name not in COMMANDS and _family(name) and rest[:1] in (["-h"], ["--help"]):
+        print(_help_on(name))
+        return 0
     if name not in COMMANDS:
         return _complaint(_unknown(name), status=2)
     try:
@@ -174,12 +177,16 @@ def _parse(name: str, arguments: list[str]) -> Command:
 
 def _unknown(name: str) -> str:
     """One line about a command that does not exist, with those that were likely meant."""
-    family = [known for known in COMMANDS if known.split()[0] == name]
-    if family:
+    if family := _family(name):
         return f"{name!r} needs a second word: {', '.join(family)}"
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(COMMANDS)}"
     return f"unknown command {name!r}, {hint}"
+
+
+def _family(name: str) -> list[str]:
+    """The commands of two words that begin with this one."""
+    return [known for known in COMMANDS if known.split()[0] == name]
 
 
 def _complaint(error: Exception | str, status: int) -> int:
@@ -190,16 +197,26 @@ def _complaint(error: Exception | str, status: int) -> int:
     return status
 
 
+def _listed(names: Sequence[str]) -> list[str]:
+    """What each of these commands does, in columns."""
+    width = max(len(name) for name in names)
+    return [f"  {name:<{width}}  {COMMANDS[name][2]}" for name in names]
+
+
+def _help_on(word: str) -> str:
+    """The commands that begin with this word."""
+    usage = f"usage: nugpt {word} COMMAND [OPTIONS]        nugpt {word} COMMAND --help"
+    return "\n".join([usage, "", *_listed(_family(word))])
+
+
 def _help() -> str:
-    width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:<{width}}  {help_line}" for name, (_, _, help_line) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: nugpt COMMAND [OPTIONS]        nugpt COMMAND --help",
             "",
             "Normalized Transformers whose learning rate is tuned once, on a small model, and holds for the large one.",
             "",
-            *lines,
+            *_listed(list(COMMANDS)),
             "",
             "--debug after any command shows the traceback of an error. --version prints the version.",
         ]

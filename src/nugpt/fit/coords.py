@@ -7,8 +7,8 @@ weights and activations, that alignment is a number you give (3/4, the paper's, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -23,7 +23,11 @@ FLAT, GROWS, FALLS, UNDECIDED = "flat", "grows", "falls", "not decided here"
 # CHOICE: half of 1/4, the least by which two exponents of the paper's tables differ.
 BOUND = 0.125
 FEWEST_SIZES = 3
+# CHOICE: a step of length t along a unit sphere ends t·(1 − 3t²/8) from where it began, so that a slope over width or
+# depth reads 3t²/4 of itself too flat. At 0.3 that is 7 % of it, at 0.41 all of BOUND for a slope of 1.
+LARGEST_SHARE = 0.3
 MID_ALIGNMENT = 0.75
+_MATRICES = {"input": "E_in", "hidden": "hidden matrices", "output": "E_out"}
 STATES = ("h", "Δh", "logits", "Δlogits")  # what a model shows; the others say which role is at fault
 
 
@@ -73,6 +77,21 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class TooLarge:
+    """A role's matrices that moved so far around the sphere that no power law can be read from them."""
+
+    role: str
+    share: float  # of themselves, averaged over the steps as the sizes are: of the model where it is the most
+    width: int
+    depth: int
+
+    @property
+    def text(self) -> str:
+        """In words, without the sentence around it."""
+        return f"{_MATRICES[self.role]} by {self.share:.2f} at width {self.width}, depth {self.depth}"
+
+
+@dataclass(frozen=True)
 class CoordCheck:
     """Everything that a coordinate check says."""
 
@@ -81,6 +100,15 @@ class CoordCheck:
     level: float
     slopes: tuple[SizeSlope, ...]
     mistakes: tuple[Mistake, ...]
+    too_large: tuple[TooLarge, ...] = ()  # for each role whose steps were, in the order of MATRIX_ROLES
+
+    @property
+    def too_large_text(self) -> str:
+        """Which matrices moved too far, on one line; nothing where none did."""
+        if not self.too_large:
+            return ""
+        moved = "; ".join(one.text for one in self.too_large)
+        return f"the steps are too large for a power law: moved by more than {LARGEST_SHARE} of themselves: {moved}"
 
     @property
     def passed(self) -> bool:
@@ -125,12 +153,45 @@ def check_coordinates(
     check_alignment(alignment)
     if not models:
         raise ValueError("models is empty, but must hold the sizes of at least one model")
-    slopes = []
+    slopes, far = [], []
     for axis in AXES:
         row = _along(models, axis)
+        far += (found := _too_large(row))
+        bent = {one.role for one in found}
         for quantity in _quantities(models[0]):
-            slopes.append(_size_slope(quantity, axis, row, alignment, level))
-    return CoordCheck(table.name, alignment, level, tuple(slopes), _mistakes(table, slopes))
+            slope = _size_slope(quantity, axis, row, alignment, level)
+            slopes.append(replace(slope, verdict=UNDECIDED) if _bent(quantity, bent) else slope)
+    most = {one.role: one for one in sorted(far, key=lambda one: one.share)}
+    worst = tuple(most[role] for role in MATRIX_ROLES if role in most)
+    return CoordCheck(table.name, alignment, level, tuple(slopes), _mistakes(table, slopes), worst)
+
+
+def not_a_number(model: Sized) -> str | None:
+    """A size of the model that is no finite number, in words; none where all are."""
+    for step, sizes in enumerate((model.start, *model.steps)):
+        wrong = next((name for name, size in sizes.items() if not math.isfinite(size)), None)
+        if wrong is not None:
+            when = f"after step {step}" if step else "before the first step"
+            return f"width {model.width}, depth {model.depth}, seed {model.seed}: {wrong} is no number {when}"
+    return None
+
+
+def _too_large(row: Sequence[Sized]) -> list[TooLarge]:
+    """Each role whose matrices moved too far in a model of the row, where they moved the furthest."""
+    found = []
+    for role in MATRIX_ROLES:
+        moved = [(log2, model) for model in row if (log2 := _log_size(model, f"moved {role}")) is not None]
+        if moved:
+            log2, model = max(moved, key=lambda one: one[0])
+            if 2**log2 > LARGEST_SHARE:
+                found.append(TooLarge(role, 2**log2, model.width, model.depth))
+    return found
+
+
+def _bent(quantity: str, roles: Set[str]) -> bool:
+    """Whether a size follows from how these roles' matrices moved: their own movement, and every state and logit."""
+    kind, _, role = quantity.partition(" ")
+    return bool(roles) if not role else kind == "moved" and role in roles
 
 
 def _along(models: Sequence[Sized], axis: str) -> list[Sized]:

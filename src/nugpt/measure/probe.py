@@ -15,8 +15,15 @@ from nugpt.measure.alignment import Alignment, alignment_exponents
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers whose output is a matrix times their input, by name: `nn.Linear` and the Conv1D of `transformers`."""
     return {
-        name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) or _is_conv1d(module)
+        _uncompiled(name): module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) or _is_conv1d(module)
     }
+
+
+def _uncompiled(name: str) -> str:
+    """The name that a module has in the model as it was before `torch.compile` put it into another."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def _is_conv1d(module: nn.Module) -> bool:
@@ -60,7 +67,8 @@ class AlignmentProbe:
     """Measures a model against what it was when the probe was made, on one fixed batch.
 
     `forward` runs the model on that batch, as in `lambda: model(batch)`. The probe runs it in evaluation mode, without
-    gradients and without moving the random generators, and hooks are there only while it does. It keeps a copy of the
+    gradients, without moving the random generators and without what `torch.compile` made of it, which would not see the
+    hooks; they are there only while it does. It keeps a copy of the
     layers' weights; with `initial`, a function from a layer's name to its weight at step 0 as the model stores it,
     it keeps none of them. The layers' inputs at step 0 are kept: tokens × d_in numbers for each layer.
     """
@@ -77,6 +85,10 @@ class AlignmentProbe:
         self.layers = {name: m for name, m in found.items() if layers is None or layers(name, m)}
         if not self.layers:
             raise ValueError(f"model {type(model).__name__} has no linear layer to measure among {len(found)} found")
+        if narrow := next((name for name, m in self.layers.items() if weight_of(m).shape[1] < 2), None):
+            raise ValueError(
+                f"layer {narrow!r} has 1 input, but an exponent to base d_in needs at least 2: leave it out with `layers`"
+            )
         self._initial = initial
         self._weights_0 = {} if initial else {name: weight_of(m).clone() for name, m in self.layers.items()}
         self._inputs_0 = self._inputs()
@@ -106,7 +118,12 @@ class AlignmentProbe:
         training = {module: module.training for module in self.model.modules()}
         self.model.eval()
         try:
-            with torch.no_grad(), torch.random.fork_rng(), captured_inputs(self.layers, copied=True) as inputs:
+            with (
+                torch.no_grad(),
+                torch.random.fork_rng(),
+                torch.compiler.set_stance("force_eager"),
+                captured_inputs(self.layers, copied=True) as inputs,
+            ):
                 self.forward()
         finally:
             for module, mode in training.items():

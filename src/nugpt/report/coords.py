@@ -9,7 +9,7 @@ from typing import Any
 from nugpt.fit.coords import AXES, FALLS, FLAT, GROWS, STATES
 from nugpt.report import colours
 from nugpt.report.charts import Chart, _chart, _colour, _tooltip, _values
-from nugpt.report.html import Child, Html, table, tag
+from nugpt.report.html import Child, Html, joined, table, tag
 from nugpt.report.words import NONE, number, short
 
 COORDS = "coords"
@@ -80,8 +80,13 @@ def _wanted(slope: Mapping[str, Any]) -> str:
 
 
 def _faults(check: Check) -> Html:
+    far = "; ".join(one["text"] for one in check.get("too_large", ()))  # checks of earlier versions have none
+    large = f"Not decided: the steps were too large for a power law, and matrices moved far around the sphere: {far}."
+    said = tag("p", large) if far else None
     if check["mistakes"]:
-        return tag("ul", *(tag("li", mistake["text"]) for mistake in check["mistakes"]))
+        return joined([tag("ul", *(tag("li", mistake["text"]) for mistake in check["mistakes"])), said])
+    if said is not None:
+        return said
     told = "Everything is flat." if check["passed"] else "No exponent is named; not every size is known to be flat."
     return tag("p", told)
 

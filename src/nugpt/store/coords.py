@@ -16,12 +16,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def write_coords(store: Store, name: str, values: dict[str, Any]) -> Path:
     """Keep a check under a name; an older one of that name is replaced. An archive takes none but by packing."""
     store.check_runs_here()
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}, but must be letters, digits, '.', '_' and '-', at most 100")
+    check_name(name)
     path = coords_path(store, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"format": FORMAT, "name": name, **values})
     return path
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no name of a check, which files are called by."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name is {name!r}, but must be letters, digits, '.', '_' and '-', at most 100")
 
 
 def read_coords(store: Store) -> list[dict[str, Any]]:

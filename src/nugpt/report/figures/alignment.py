@@ -40,6 +40,8 @@ def alignment_figures(groups: Mapping[str, Sequence[AlignmentRun]]) -> dict[str,
 
 
 def _draw(axes: Axes, runs: Sequence[AlignmentRun], view: str, quantity: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     widths = sorted({run.width for run in runs})
     for width, look in zip(widths, looks(len(widths), ordered=True), strict=True):
         of_width = [run for run in runs if run.width == width]
@@ -53,5 +55,7 @@ def _draw(axes: Axes, runs: Sequence[AlignmentRun], view: str, quantity: str) ->
     axes.set_xlabel(VIEWS[view])
     if view == "steps":
         steps_axis(axes)
+    if view == "layers":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # there is no layer 1.2
     axes.set_title(f"{SYMBOLS[quantity]}")
     axes.set_ylabel("exponent, averaged over " + ("steps" if view == "layers" else "layers"))
