@@ -16,6 +16,7 @@ from nugpt.cli.main import COMMANDS, main
 SHOWING = [
     ["--help"],
     ["--version"],
+    ["measure", "--help"],
     ["table"],
     ["table", "--help"],
     ["table", "--resolve", "--json"],
@@ -144,6 +145,26 @@ MISTAKES = {
     "unknown command": (["tabel"], ["'tabel'", "did you mean 'table'"]),
     "command without its second word": (["data"], ["'data' needs a second word", "data prepare"]),
 }
+
+
+GROUPS = ("measure", "data", "store", "export", "import", "titan")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("asked", ["--help", "-h"])
+def test_a_group_of_commands_has_help(group: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([group, asked]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    listed = [line.strip() for line in out.splitlines()[2:]]
+    wanted = {name: told for name, (_, _, told) in COMMANDS.items() if name.startswith(f"{group} ")}
+    assert [line.split("  ")[0] for line in listed] == list(wanted)
+    assert all(line.endswith(told) for line, told in zip(listed, wanted.values(), strict=True))
+
+
+def test_every_group_without_a_command_of_its_own_is_listed_above() -> None:
+    first = {name.split()[0] for name in COMMANDS if " " in name}
+    assert first - set(COMMANDS) == set(GROUPS)
 
 
 @pytest.fixture

@@ -235,6 +235,9 @@ def test_where_no_record_says_where_the_data_lay_other_data_are_refused(
         (["coords", "--steps", "0"], "steps is 0, but must be a whole number of at least 1"),
         (["coords", "--scale", "huge"], "unknown scale 'huge'"),
         (["coords", "--parametrization", "missing.toml"], "does not exist"),
+        (["coords", "--name", "a/b", "--store", "kept"], "name is 'a/b', but must be letters"),
+        (["coords", "--name", "a/b", "--out", "plots"], "name is 'a/b', but must be letters"),
+        (["coords", "--lr", "1e6", "--steps", "3"], "the steps are too large, give --lr below 1e+06"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
@@ -310,6 +313,18 @@ def test_coords_names_a_planted_mistake_and_passes_nugpt(data: Path, nugpt: Any,
     assert (mistake["role"], mistake["cell"], mistake["axis"]) == ("hidden", "lr", "width")
     assert mistake["wanted"] == pytest.approx(-0.75, abs=0.05)
     assert "hidden.lr: exponent of width is -1/4" in mistake["text"]
+
+
+def test_coords_with_large_steps_asks_for_smaller_ones_and_blames_nothing(data: Path, nugpt: Any) -> None:
+    words = ["measure", "coords", "--data", data, "--heads", "1", "2", "3", "--layers", "1", "2", "3"]
+    status, out, err = nugpt(*words, "--steps", "2", "--windows", "2", "--seed", "0", "--lr", "1")
+    assert status == 2
+    assert "mistake" not in out
+    told = err.splitlines()[-1]
+    assert told.startswith("not decided here: the steps are too large for a power law")
+    assert "hidden matrices by 1." in told
+    assert "at width 48, depth" in told
+    assert told.endswith("give --lr below 1")
 
 
 def test_coords_looks_around_the_base_that_was_asked_for(data: Path, nugpt: Any) -> None:

@@ -12,14 +12,17 @@ import pytest
 
 from nugpt.fit.coords import (
     AXES,
+    BOUND,
     FALLS,
     FLAT,
     GROWS,
+    LARGEST_SHARE,
     UNDECIDED,
     CoordCheck,
     Mistake,
     Sized,
     check_coordinates,
+    not_a_number,
     wanted_slope,
 )
 from nugpt.spec import load_table
@@ -160,6 +163,68 @@ def test_a_size_that_is_no_number_is_not_flat() -> None:
     check = check_coordinates(TABLE, [spoiled, *models[1:]])
     assert verdicts(check)["Δlogits", "width"] == UNDECIDED
     assert not check.passed
+
+
+def far(models: list[Sized], role: str, times: float, width: int | None = None) -> list[Sized]:
+    """The same models, but one role's matrices moved so many times as far (of one width, or of all)."""
+    name = f"moved {role}"
+    return [
+        replace(m, steps=tuple({**s, name: times * s[name]} for s in m.steps)) if width in (None, m.width) else m
+        for m in models
+    ]
+
+
+@pytest.mark.parametrize("role", MATRIX_ROLES)
+def test_steps_that_are_too_large_decide_nothing_that_follows_from_them(role: str) -> None:
+    off = {(f"moved {role}", "width"): 0.2, ("Δlogits", "depth"): 0.5, ("init s_z", "width"): 0.5}
+    assert {m.role for m in check_coordinates(TABLE, make(off)).mistakes} == {role, "s_z"}
+    check = check_coordinates(TABLE, far(make(off), role, 4.0))
+    (one,) = check.too_large
+    narrow, wide = (
+        2 ** float(np.mean([math.log2(4 * step[f"moved {role}"]) for step in model.steps]))
+        for model in (make(off)[0], make(off)[4])
+    )
+    assert (one.role, one.share) == (role, pytest.approx(max(narrow, wide)))
+    assert one.share > LARGEST_SHARE
+    assert (one.width, one.depth) == (48 if narrow > wide else 192, 2)
+    undecided = {quantity for (quantity, _), verdict in verdicts(check).items() if verdict == UNDECIDED}
+    assert undecided == {*STATES, f"moved {role}"}  # what starts there, and rescalers, do not lie on the sphere
+    assert [m.role for m in check.mistakes] == ["s_z"]  # no mistake is named from how far the matrices moved
+    assert not check.passed
+    assert f"{one.share:.2f} at width {one.width}, depth 2" in check.too_large_text
+
+
+def test_only_the_row_that_has_the_model_is_undecided() -> None:
+    check = check_coordinates(TABLE, far(make(), "hidden", 4.0, width=192))
+    assert verdicts(check)["moved hidden", "width"] == UNDECIDED
+    assert verdicts(check)["moved hidden", "depth"] == FLAT  # no model of that row is 192 wide
+    assert [(one.role, one.width) for one in check.too_large] == [("hidden", 192)]
+
+
+def test_steps_within_the_share_are_read() -> None:
+    within = 0.95 * LARGEST_SHARE / (0.1 * 2**0.5 * 2**0.25)  # of the narrowest, where hidden matrices move the most
+    assert check_coordinates(TABLE, far(make(), "hidden", within)).passed
+    beyond = check_coordinates(TABLE, far(make(), "hidden", within / 0.9))
+    assert (beyond.passed, beyond.failed) == (False, False)
+    assert [(one.role, one.width) for one in beyond.too_large] == [("hidden", 48)]
+
+
+def test_the_share_leaves_a_slope_within_the_bound() -> None:
+    """A step along the tangent, then back on the sphere: how far its end lies from its start, against its length."""
+    length = LARGEST_SHARE * np.array([0.999, 1.001])
+    chord = 2 * np.sin(np.arctan(length) / 2)
+    slope = np.diff(np.log(chord))[0] / np.diff(np.log(length))[0]
+    assert 0.9 < slope < 1
+    assert 1 - slope < BOUND  # for the steepest slope among the paper's exponents, 1
+
+
+def test_a_value_that_is_no_number_is_told_with_its_size() -> None:
+    model = make()[0]
+    assert not_a_number(model) is None
+    second = replace(model, steps=(model.steps[0], {**model.steps[1], "logits": math.inf}))
+    assert not_a_number(second) == "width 48, depth 2, seed 0: logits is no number after step 2"
+    start = replace(model, start={**model.start, "init s_z": math.nan})
+    assert not_a_number(start) == "width 48, depth 2, seed 0: init s_z is no number before the first step"
 
 
 def test_text_of_a_mistake() -> None:

@@ -11,7 +11,7 @@ from tests.core import small
 from torch import Tensor
 
 from nugpt.core.init import build, gains, initialize_
-from nugpt.fit.coords import BOUND, FLAT, CoordCheck, Sized, check_coordinates
+from nugpt.fit.coords import BOUND, FLAT, UNDECIDED, CoordCheck, Sized, check_coordinates
 from nugpt.measure.coords import coordinates
 from nugpt.spec import Base, Extent, ModelConfig, Parametrization, load_table, resolve
 from nugpt.spec.roles import MATRIX_ROLES, RESCALER_ROLES
@@ -58,12 +58,25 @@ def planted(role: str, cell: str, axis: str, by: F) -> Parametrization:
 def test_nugpt_is_flat_over_width_and_depth() -> None:
     check = checked(NUGPT)
     assert check.mistakes == ()
+    assert check.too_large == ()
     assert {(one.quantity, one.axis, one.verdict) for one in check.slopes if one.verdict != FLAT} == set()
     for one in check.slopes:
         # Over these few ids E_out's change is aligned in full at first, so Δlogits may grow as width^(1 − 3/4).
         assert one.slope is not None
         assert -BOUND < one.slope < BOUND + one.slack
         assert one.slack == (0.25 if (one.quantity, one.axis) in (("Δh", "width"), ("Δlogits", "width")) else 0)
+
+
+@pytest.mark.parametrize("lr", [2**-2, 1.0])
+def test_large_steps_are_not_a_mistake_of_the_table(lr: float) -> None:
+    """νGPT with steps around the sphere: its matrices then differ too little in how far they came."""
+    models = [measured(NUGPT, 2, heads, seed, lr) for heads in HEADS for seed in (0, 1)]
+    check = check_coordinates(NUGPT, models)
+    assert check.mistakes == ()
+    assert "hidden" in {one.role for one in check.too_large}
+    (hidden,) = [one for one in check.slopes if (one.quantity, one.axis) == ("moved hidden", "width")]
+    assert hidden.interval.low > BOUND  # what would have been called a mistake
+    assert hidden.verdict == UNDECIDED
 
 
 CELLS = [(role, "lr") for role in MATRIX_ROLES + RESCALER_ROLES]

@@ -165,6 +165,44 @@ def test_mistakes_are_named() -> None:
         probe.measure()
 
 
+@pytest.mark.parametrize("compiled", ["whole", "in place", "one layer"])
+def test_a_compiled_model_that_has_run_is_measured_as_what_it_was(compiled: str) -> None:
+    """Whatever was compiled: the numbers and names of the model as it was, and its compiled form afterwards."""
+    plain, model, fixed = make_model(), make_model(), batch()
+    run: Any = model
+    if compiled == "whole":
+        run = torch.compile(model, backend="eager")
+    elif compiled == "in place":
+        model.compile(backend="eager")
+    else:
+        model[3] = torch.compile(model[3], backend="eager")
+    model.eval()
+    with torch.no_grad():
+        run(fixed)  # as it is for an evaluation: what was compiled then knows of no hooks
+    model.train()
+    probe, other = AlignmentProbe(run, lambda: run(fixed)), AlignmentProbe(plain, lambda: plain(fixed))
+    assert train(run, 3) == train(plain, 3)
+    found, expected = probe.measure(), other.measure()
+    assert list(found) == list(expected) == ["0", "3", "5"]
+    for name, one in found.items():
+        assert torch.equal(
+            torch.stack([*one.joint]).nan_to_num(-1), torch.stack([*expected[name].joint]).nan_to_num(-1)
+        )
+    assert train(run, 2) == train(plain, 2)
+    assert not any(module._forward_pre_hooks for module in run.modules())
+
+
+def test_a_layer_of_one_input_is_named_before_anything_runs() -> None:
+    model = nn.Sequential(nn.Linear(8, 1), nn.Linear(1, 4))
+    with pytest.raises(ValueError, match="layer '1' has 1 input, but an exponent to base d_in needs 2 or more"):
+        AlignmentProbe(model, lambda: pytest.fail("the model was run"))
+    with pytest.raises(ValueError, match="layer '' has 1 input"):
+        AlignmentProbe(nn.Linear(1, 4), lambda: pytest.fail("the model was run"))
+    fixed = batch()
+    probe = AlignmentProbe(model, lambda: model(fixed), layers=lambda name, layer: name == "0")
+    assert list(probe.layers) == ["0"]
+
+
 def test_a_forward_pass_that_fails_leaves_no_hook_behind() -> None:
     model, fixed = make_model(), batch()
 

@@ -17,6 +17,7 @@ from nugpt.cli.coords import _values
 from nugpt.fit.alignment import implied
 from nugpt.fit.coords import check_coordinates
 from nugpt.report import Source, Written, write_report
+from nugpt.report.figures.alignment import alignment_figures
 from nugpt.report.measured import alignment_groups
 from nugpt.spec.plan import lr_at
 from nugpt.store import Store
@@ -66,6 +67,16 @@ def test_figures_are_the_papers_views_and_the_checks(made: tuple[Source, Written
     assert "hidden, width 96" in text
     assert "output, width 384" in text
     assert "mathdefault" not in text  # ticks are plain numbers where mathematics is not parsed
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 12, 48])
+def test_layers_are_whole_numbers(layers: int) -> None:
+    runs = [make_run(96, 0, layers, PLANTED, factor=2.0, noise=0.01, at={1: 0.2, 2: 0.2})]
+    figure = alignment_figures({"some": runs})["layers"]
+    for axes in figure.axes:
+        ticks = axes.get_xticks()
+        assert len(ticks)
+        assert all(float(tick).is_integer() for tick in ticks)
 
 
 def test_the_claims_get_verdicts_from_slopes_over_three_widths(made: tuple[Source, Written]) -> None:

@@ -12,7 +12,7 @@ import tyro
 from nugpt.cli.show import print_json
 
 if TYPE_CHECKING:
-    from nugpt.report import Written
+    from nugpt.report import Source, Written
     from nugpt.report.answers import PlanAnswer
 
 
@@ -44,7 +44,10 @@ class Report:
 
     def run(self) -> int:
         """Write it and say where it is."""
+        from dataclasses import replace
+
         from nugpt.report import read_store, write_report
+        from nugpt.report.loose import read_loose
         from nugpt.store import opened
         from nugpt.studies import STUDIES
 
@@ -55,14 +58,22 @@ class Report:
             return self._results(store)
         if self.readme is not None:
             raise ValueError("--readme goes with --results, which makes what is written there")
-        source = read_store(opened(store), self.plan, STUDIES, self.out, self.title)
-        if not source.plans and not source.problems:
-            raise ValueError(f"store {store} has no plan to report on: `nugpt sweep` and `nugpt study` make one")
+        there = opened(store)
+        source = read_store(there, self.plan, STUDIES, self.out, self.title)
+        if not self.plan:
+            problems = list(source.problems)
+            loose = read_loose(there, self.out, problems)
+            source = replace(source, loose=loose, problems=tuple(problems))
+        if not (source.plans or source.coords or source.loose or source.problems):
+            raise ValueError(
+                f"store {store} has no plan to report on, no coordinate check and no measured run: "
+                "`nugpt sweep`, `nugpt study` and `nugpt measure` make them"
+            )
         written = write_report(source, self.out, self.formats)
         if self.json:
-            print_json(_facts(written) | {"problems": list(source.problems)})
+            print_json(_facts(written) | _measured(source) | {"problems": list(source.problems)})
         else:
-            _print(written)
+            _print(written, source)
         for problem in source.problems:
             print(f"nugpt: error: {problem}", file=sys.stderr)
         return 2 if source.problems else 0
@@ -104,7 +115,18 @@ def plan_lines(plan: PlanAnswer) -> list[str]:
     return [f"plan {plan.plan.name}: {runs}", *told]
 
 
-def _print(written: Written) -> None:
+def _measured(source: Source) -> dict[str, Any]:
+    """What else there is: coordinate checks by name, and the measured runs of no plan."""
+    runs = [run.id for one in source.loose for curve in one.curves for run in curve.runs]
+    return {"coords": {check["name"]: check["passed"] for check in source.coords}, "runs_of_no_plan": runs}
+
+
+def _print(written: Written, source: Source) -> None:
     for plan in written.answers:
         print("\n".join(plan_lines(plan)))
+    rest = _measured(source)
+    for name, passed in rest["coords"].items():
+        print(f"coordinate check {name}: {'everything is flat' if passed else 'not everything is known to be flat'}")
+    if rest["runs_of_no_plan"]:
+        print(f"measured runs of no plan: {len(rest['runs_of_no_plan'])}")
     print(f"{written.page} ({written.page.stat().st_size / 1e6:.2f} MB), {len(written.figures)} figure files beside it")

@@ -85,10 +85,12 @@ class AlignmentProbe:
         self.layers = {name: m for name, m in found.items() if layers is None or layers(name, m)}
         if not self.layers:
             raise ValueError(f"model {type(model).__name__} has no linear layer to measure among {len(found)} found")
-        if narrow := next((name for name, m in self.layers.items() if weight_of(m).shape[1] < 2), None):
-            raise ValueError(
-                f"layer {narrow!r} has 1 input, but an exponent to base d_in needs at least 2: leave it out with `layers`"
-            )
+        for name, layer in self.layers.items():
+            if weight_of(layer).shape[1] < 2:
+                raise ValueError(
+                    f"layer {name!r} has 1 input, but an exponent to base d_in needs 2 or more: "
+                    "leave it out with `layers`"
+                )
         self._initial = initial
         self._weights_0 = {} if initial else {name: weight_of(m).clone() for name, m in self.layers.items()}
         self._inputs_0 = self._inputs()

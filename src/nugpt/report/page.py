@@ -12,6 +12,7 @@ from nugpt.report.answers import PlanAnswer
 from nugpt.report.charts import Chart, curve_charts, law_charts, lerp_charts, multiplier_charts
 from nugpt.report.coords import COORDS, coord_charts, coord_section
 from nugpt.report.html import Child, Html, joined, json_block, link, script, script_text, tag
+from nugpt.report.loose import LOOSE, TITLE, loose_charts, loose_section
 from nugpt.report.measured import alignment_charts, lerp_course_charts
 from nugpt.report.runs import carried_section, run_section
 from nugpt.report.sections import plan_anchor, plan_section, recommendation_section, verdict_section
@@ -25,11 +26,13 @@ _HINT = (
 )
 
 
-def page(source: Source, found: Sequence[PlanAnswer], stills: Stills, version: str) -> str:
+def page(
+    source: Source, found: Sequence[PlanAnswer], stills: Stills, version: str, loose: Sequence[PlanAnswer] = ()
+) -> str:
     """The whole page as text."""
     specs = any(curve.spec for plan in source.plans for curve in plan.curves) or not source.plans
     advice = recommendation_section(source.recommendation, _run_ids(source), specs)
-    sections: list[Child] = [verdict_section(found), advice]
+    sections: list[Child] = [verdict_section(found), advice] if _on_plans(source) else []
     drawn: dict[str, Chart] = {}
     for plan in found:
         charts = _charts(plan)
@@ -42,8 +45,19 @@ def page(source: Source, found: Sequence[PlanAnswer], stills: Stills, version: s
         here = {f"chart-{len(drawn) + i}": chart for i, chart in enumerate(coord_charts(source.coords))}
         drawn |= here
         sections.append(coord_section(source.coords, _places(here), _stills(stills.get(COORDS, ()))))
-    sections += [carried_section(source.plans, version), run_section(source.plans)]
+    if loose:
+        here = {f"chart-{len(drawn) + i}": chart for i, chart in enumerate(loose_charts(loose))}
+        drawn |= here
+        sections.append(loose_section(loose, _places(here), _stills(stills.get(LOOSE, ()))))
+    runs = [*source.plans, *source.loose]
+    if runs:
+        sections += [carried_section(runs, version), run_section(runs)]
     return _document(source, _head(source, found), joined(sections), drawn)
+
+
+def _on_plans(source: Source) -> bool:
+    """Whether there is a plan, or advice from one: else verdicts and advice have nothing to be about."""
+    return bool(source.plans) or source.recommendation is not None or not (source.coords or source.loose)
 
 
 def _charts(found: PlanAnswer) -> list[Chart]:
@@ -52,7 +66,7 @@ def _charts(found: PlanAnswer) -> list[Chart]:
 
 
 def _run_ids(source: Source) -> set[str]:
-    return {run.id for plan in source.plans for curve in plan.curves for run in curve.runs}
+    return {run.id for plan in (*source.plans, *source.loose) for curve in plan.curves for run in curve.runs}
 
 
 def _places(charts: Mapping[str, Chart]) -> Html:
@@ -82,12 +96,14 @@ def _stills(images: Sequence[tuple[str, bytes]]) -> Html:
 
 
 def _head(source: Source, found: Sequence[PlanAnswer]) -> Html:
-    ended = {run.id for plan in source.plans for curve in plan.curves for run in curve.runs if run.ended}
+    runs = (run for plan in (*source.plans, *source.loose) for curve in plan.curves for run in curve.runs)
+    ended = {run.id for run in runs if run.ended}
     told = f"{counted(len(found), 'plan')}, {counted(len(ended), 'run')} that ended."
-    entries = [link("verdicts", "Verdicts"), link("recommendation", "Recommendation")]
+    entries = [link("verdicts", "Verdicts"), link("recommendation", "Recommendation")] if _on_plans(source) else []
     entries += [link(plan_anchor(plan), plan.title) for plan in found]
     entries += [link(COORDS, "Coordinate checks")] if source.coords else []
-    entries += [link("how", "How it was run"), link("runs", "Runs")]
+    entries += [link(LOOSE, TITLE)] if source.loose else []
+    entries += [link("how", "How it was run"), link("runs", "Runs")] if source.plans or source.loose else []
     parts: list[Child] = [tag("h1", source.title), tag("p", told, class_="soft")]
     if source.problems:
         listed = tag("ul", *(tag("li", problem) for problem in source.problems))

@@ -15,6 +15,7 @@ from nugpt.fit.points import LARGEST
 from nugpt.spec.loss import loss_name, loss_of
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord, device_seconds
+from nugpt.spec.run import RunSpec
 from nugpt.spec.study import Study
 from nugpt.store import RunDirectory, Store
 from nugpt.store.atomic import read_json
@@ -93,6 +94,7 @@ class Source:
     recommendation: Any = None  # plain values, as `nugpt recommend` writes them
     problems: tuple[str, ...] = ()  # what could not be read
     coords: tuple[Mapping[str, Any], ...] = ()  # coordinate checks, as `nugpt measure coords` keeps them
+    loose: tuple[PlanRuns, ...] = ()  # measured runs of no plan, those of one learning rate together
 
 
 def read_store(
@@ -127,6 +129,8 @@ def read_store(
 
 
 def _title(read: Sequence[PlanRuns]) -> str:
+    if not read:
+        return "Report on measurements"
     return read[0].name if len(read) == 1 else f"Report on {len(read)} plans"
 
 
@@ -150,8 +154,9 @@ def _read_plan(
     for addition in directory.additions():
         added.setdefault(addition.curve, set()).add(addition.log2_lr)
     curves = [
-        _read_curve(curve, sorted({*curve.log2_lrs, *added.get(curve.key, ())}), store, page_folder, loss, problems)
+        read_runs(curve, curve.runs(grid), store, page_folder, loss, problems)
         for curve in plan.curves
+        for grid in [sorted({*curve.log2_lrs, *added.get(curve.key, ())})]
     ]
     note = read_note(store.shown, plan.study or plan.name, problems)
     return PlanRuns(plan.name, tuple(curves), studies.get(plan.study or ""), plan.scale, note)
@@ -172,11 +177,17 @@ def read_note(folder: Path, name: str, problems: list[str]) -> str:
         return ""
 
 
-def _read_curve(
-    curve: Curve, grid: Sequence[float], store: Store, page_folder: Path, loss: str, problems: list[str]
+def read_runs(
+    curve: Curve,
+    specs: Mapping[tuple[float, int], RunSpec],
+    store: Store,
+    page_folder: Path,
+    loss: str,
+    problems: list[str],
 ) -> CurveRuns:
+    """A curve with these of its runs, each at its log2 η and seed."""
     runs, ended, aligned = [], [], []
-    for (log2_lr, seed), spec in curve.runs(grid).items():
+    for (log2_lr, seed), spec in specs.items():
         path = store.root / spec.hash
         record = None
         try:

@@ -13,6 +13,7 @@ from nugpt.report.coords import COORDS
 from nugpt.report.figures import Drawn, draw
 from nugpt.report.figures.coords import draw_coords
 from nugpt.report.figures.paper import STYLE
+from nugpt.report.loose import LOOSE, loose_answers, loose_figures
 from nugpt.report.page import page
 from nugpt.report.source import Source
 from nugpt.store.atomic import write_bytes
@@ -62,19 +63,28 @@ def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS, le
             figures += _save(drawn, out / "figures", formats)
             shows = f"{found.title}: {SHOWS.get(drawn.kind, drawn.kind)}"
             stills.setdefault(found.plan.name, []).append((shows, drawn.figure))
+    loose = loose_answers(source.loose, level)
+    views = loose_figures(loose)
+    figures += save_figures({name: figure for name, (_, figure) in views.items()}, out / "figures", formats)
+    stills[LOOSE] = list(views.values())
     path = out / PAGE
-    write_bytes(path, _page(source, answers, stills))
+    write_bytes(path, _page(source, answers, stills, loose))
     return Written(path, tuple(figures), tuple(answers))
 
 
-def _page(source: Source, answers: Sequence[PlanAnswer], figures: dict[str, list[tuple[str, Figure]]]) -> bytes:
+def _page(
+    source: Source,
+    answers: Sequence[PlanAnswer],
+    figures: dict[str, list[tuple[str, Figure]]],
+    loose: Sequence[PlanAnswer],
+) -> bytes:
     """The page with stills as sharp as its size allows."""
     from nugpt import __version__
 
     content = b""
     for dpi in STILL_DPI:
         stills = {plan: [(shows, still(figure, dpi)) for shows, figure in some] for plan, some in figures.items()}
-        content = page(source, answers, stills, __version__).encode("utf-8", errors="xmlcharrefreplace")
+        content = page(source, answers, stills, __version__, loose).encode("utf-8", errors="xmlcharrefreplace")
         if len(content) <= MOST_BYTES:
             break
     return content

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nugpt.report.answers import COEFFICIENTS, PlanAnswer
 from nugpt.report.figures.paper import STYLE, legends, looks, panels, steps_axis
-from nugpt.report.measured import courses
+from nugpt.report.measured import Course, courses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
 
 def draw_lerp_course(found: PlanAnswer) -> dict[str, Figure]:
     """A panel for each coefficient, a line for each curve's run at its best η, where the study asks for them."""
-    from matplotlib import rc_context
-
     study = found.plan.study
     some = courses(found) if study is not None and "lerp" in study.measures else []
-    if not some:
-        return {}
+    return {"": course_figure(some)} if some else {}
+
+
+def course_figure(some: Sequence[Course]) -> Figure:
+    """These runs' coefficients."""
+    from matplotlib import rc_context
+
     with rc_context(STYLE):
         figure, axes = panels(len(COEFFICIENTS))
         for at, (role, symbol) in zip(axes, COEFFICIENTS.items(), strict=True):
@@ -33,4 +37,4 @@ def draw_lerp_course(found: PlanAnswer) -> dict[str, Figure]:
             steps_axis(at)
             at.set_ylabel(f"mean effective {symbol}, and its spread")
         legends(figure, axes)
-    return {"": figure}
+    return figure
