@@ -104,6 +104,19 @@ def test_learning_rates_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFix
     assert {"no-plan-1-alignment-steps.svg", "no-plan-2-alignment-steps.svg"} <= figures
 
 
+def test_runs_that_differ_in_their_validation_are_no_repetitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else two runs of one width and seed would stand for one."""
+    store = Store(tmp_path / "runs")
+    (again,) = [replace(spec, val_windows=spec.val_windows + 1) for spec in specs(heads=(2,))]
+    train(store, [*specs(), again])
+    page, told, _ = report(tmp_path, capsys)
+    assert len(told["runs_of_no_plan"]) == 4
+    assert "η 0.03: 3 runs" in page
+    assert "η 0.03 (2): 1 run<" in page
+
+
 def test_runs_of_a_plan_are_not_among_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path / "runs")
     (plan,) = study_plans("alignment_val", scale="tiny")

@@ -67,10 +67,10 @@ class AlignmentProbe:
     """Measures a model against what it was when the probe was made, on one fixed batch.
 
     `forward` runs the model on that batch, as in `lambda: model(batch)`. The probe runs it in evaluation mode, without
-    gradients, without moving the random generators and without what `torch.compile` made of it, which would not see the
-    hooks; they are there only while it does. It keeps a copy of the
-    layers' weights; with `initial`, a function from a layer's name to its weight at step 0 as the model stores it,
-    it keeps none of them. The layers' inputs at step 0 are kept: tokens × d_in numbers for each layer.
+    gradients, without moving the random generators, and uncompiled, since what `torch.compile` made of it would not
+    call the hooks; these are there only while it does. It keeps a copy of the layers' weights; with `initial`, a
+    function from a layer's name to its weight at step 0 as the model stores it, it keeps none of them. The layers'
+    inputs at step 0 are kept: tokens × d_in numbers for each layer.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nugpt.fit.lerp import lerp_laws
+from nugpt.fit.measured import group_key
 from nugpt.report.answers import COEFFICIENTS, PlanAnswer, answer_plan
 from nugpt.report.charts import Chart
 from nugpt.report.html import Child, Html, tag
@@ -16,6 +17,7 @@ from nugpt.report.source import PlanRuns, read_runs
 from nugpt.report.words import counted
 from nugpt.spec.loss import loss_name
 from nugpt.spec.plan import Curve
+from nugpt.spec.resolve import Extent
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.plans import plans
@@ -28,7 +30,7 @@ TITLE = "Measured runs of no plan"
 
 
 def read_loose(store: Store, page_folder: Path, problems: list[str]) -> tuple[PlanRuns, ...]:
-    """The measured runs that no plan has, those of one learning rate and beginning together.
+    """The measured runs that no plan has, those of one learning rate and beginning together, each size once.
 
     Where a plan cannot be read nobody knows which runs are its own, and none is told here.
     """
@@ -46,20 +48,44 @@ def read_loose(store: Store, page_folder: Path, problems: list[str]) -> tuple[Pl
                     sets.setdefault((spec.lr, began), {}).setdefault(spec.at(1.0, 0).hash, []).append(spec)
         except ValueError as error:
             problems.append(str(error))
-    return tuple(_set(*place, _in_order(found), store, page_folder, problems) for place, found in sets.items())
+    return tuple(
+        _set(_name(*place, i), curves, store, page_folder, problems)
+        for place, found in sets.items()
+        for i, curves in enumerate(_apart(_in_order(found)), 1)
+    )
+
+
+def _name(lr: float, began: str, number: int) -> str:
+    return f"η {lr:.6g}" + (f", begun from {began}" if began else "") + (f" ({number})" if number > 1 else "")
+
+
+def _apart(found: Sequence[list[RunSpec]]) -> list[list[list[RunSpec]]]:
+    """Curves that are of one size and differ otherwise, as in how often they were validated, into sets of their own."""
+    sets: list[list[list[RunSpec]]] = []
+    places: list[set[tuple[str, Extent]]] = []
+    for specs in found:
+        place = group_key(specs[0]), specs[0].extent
+        i = next((i for i, taken in enumerate(places) if place not in taken), len(sets))
+        if i == len(sets):
+            sets.append([])
+            places.append(set())
+        sets[i].append(specs)
+        places[i].add(place)
+    return sets
 
 
 def _set(
-    lr: float, began: str, found: Sequence[Sequence[RunSpec]], store: Store, page_folder: Path, problems: list[str]
+    name: str, found: Sequence[Sequence[RunSpec]], store: Store, page_folder: Path, problems: list[str]
 ) -> PlanRuns:
     """As a plan has its curves: the runs of each differ in their seed alone."""
+    lr = found[0][0].lr
     curves = [Curve(_label(specs[0]), specs[0], (math.log2(lr),), tuple(s.seed for s in specs)) for specs in found]
     loss = loss_name(curves)
     read = [
         read_runs(curve, {(math.log2(lr), spec.seed): spec for spec in specs}, store, page_folder, loss, problems)
         for curve, specs in zip(curves, found, strict=True)
     ]
-    return PlanRuns(f"η {lr:.6g}" + (f", begun from {began}" if began else ""), tuple(read))
+    return PlanRuns(name, tuple(read))
 
 
 def _in_order(found: Mapping[str, list[RunSpec]]) -> list[list[RunSpec]]:
