@@ -137,6 +137,7 @@ def test_runs_from_given_weights_are_no_repetitions_of_those_from_none(store: Pa
     begun = replace(spec, start=Start("weights", "0123456789abcdef"))
     assert len(_grouped([(spec, _ANY), (replace(spec, seed=3), _ANY)])) == 1
     assert len(_grouped([(spec, _ANY), (begun, _ANY)])) == 2
+    assert len(_grouped([(spec, _ANY), (replace(spec, val_windows=3), _ANY)])) == 2  # nor are these of each other
 
 
 def test_align_as_json(store: Path, nugpt: Any) -> None:

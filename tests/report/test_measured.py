@@ -122,6 +122,20 @@ def test_runs_of_several_learning_rates_are_not_taken_for_one_another(tmp_path: 
     assert name in page
 
 
+def test_runs_that_differ_in_what_no_group_goes_by_are_sets_of_their_own(tmp_path: Path) -> None:
+    (study,) = study_plans("alignment_val")
+    more = tuple(replace(c, label={**c.label, "w": 3}, spec=replace(c.spec, val_windows=3)) for c in study.curves)
+    plan = replace(study, name="mine", study=None, curves=(*study.curves, *more))
+    store = Store(tmp_path / "runs")
+    fill(store, [plan])
+    for spec in plan.specs():
+        store.run(spec).append_metrics(rows_of(spec.model.d_model, spec.seed, spec.model.n_layers))
+    (found,) = source_of(store).plans
+    sets = alignment_groups(found)
+    assert [len(runs) for runs in sets.values()] == [len(study.specs())] * 2
+    assert all(implied(runs, "hidden", "loss").slope is not None for runs in sets.values())
+
+
 def test_runs_that_no_slope_has_are_named(tmp_path: Path) -> None:
     (plan,) = study_plans("alignment_val")
     store = Store(tmp_path / "runs")

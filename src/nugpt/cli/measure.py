@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -163,11 +164,15 @@ def _grouped(
     from nugpt.fit.measured import group_key
 
     groups: dict[Any, list[tuple[RunSpec, AlignmentRun]]] = {}
+    alike: Counter[Any] = Counter()
     for spec, run in pairs:
         # What began with given weights has another step 0, and is no repetition of what began with none.
         began = None if spec.start is None else spec.start.kind
-        key = (group_key(spec), spec.lr, spec.model.n_layers, spec.steps, spec.batch, began)
-        groups.setdefault(key, []).append((spec, run))
+        kind = (group_key(spec), spec.lr, spec.model.n_layers, spec.steps, spec.batch, began)
+        # Of one width and seed there are several only if they differ in what no group goes by: kept apart.
+        place = (kind, spec.model.d_model, spec.seed)
+        groups.setdefault((*kind, alike[place]), []).append((spec, run))
+        alike[place] += 1
     named: dict[str, tuple[RunSpec, list[AlignmentRun]]] = {}
     for members in groups.values():
         spec = members[0][0]

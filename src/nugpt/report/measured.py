@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,12 +42,16 @@ def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
         return {}
     groups: dict[tuple[Any, ...], list[AlignmentRun]] = {}
     names: dict[tuple[Any, ...], str] = {}
+    alike: Counter[tuple[Any, ...]] = Counter()
     for curve in plan.curves:
         if curve.measured.alignment:
             sizes = curve.measured.sizes
             layers, steps = int(sizes.get("layers", 0)), sizes["steps"]
             for run in curve.measured.alignment:
-                key = (curve.measured.group, layers, steps, sizes.get("batch"), run.began)
+                kind = (curve.measured.group, layers, steps, sizes.get("batch"), run.began)
+                # Of one width, seed and η there are several only if they differ in what no group goes by: kept apart.
+                key = (*kind, alike[(kind, run.width, run.seed, run.lr)])
+                alike[(kind, run.width, run.seed, run.lr)] += 1
                 groups.setdefault(key, []).append(run)
                 names[key] = f"{table_of(curve) or plan.name}, {counted(layers, 'layer')}, {steps:g} steps"
     for key, runs in groups.items():
@@ -94,7 +99,8 @@ def _alignment_chart(name: str, runs: Sequence[AlignmentRun], view: str) -> Char
     opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
     faint = alt.condition(toggle, alt.value(0.1), alt.value(0.0))
     scale = alt.Scale(type="log", padding=14) if view == "steps" else alt.Scale(zero=False, padding=14)
-    x = alt.X("x:Q", title=VIEWS[view], scale=scale)
+    axis = alt.Axis(tickMinStep=1, format="d") if view == "layers" else alt.Undefined
+    x = alt.X("x:Q", title=VIEWS[view], scale=scale, axis=axis)
     y = alt.Y("y:Q", title="exponent, averaged over layers", scale=alt.Scale(zero=False))
     colour = _colour("exponent", series)
     band = _values(rows).mark_area().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=faint)
