@@ -13,34 +13,33 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 
-from nugpt.sweep.signals import Asked, requests
+from nugpt.cli.main import main as nugpt
+from nugpt.sweep.signals import Request, heeding
 
 LOADS = ("nugpt.cli.worker", "nugpt.engines.lab.engine", "nugpt.engines.titan.engine", "nugpt.sweep.worker")
 FUSED = "nugpt.engines.lab.fused_step"  # needs triton
 
 
 def main() -> int:
-    """Load what every worker loads, wait for the command, and be the worker that it names."""
-    with requests() as request:  # a signal that comes while it loads is for the worker, once it is one
-        for name in LOADS if find_spec("triton") is None else (*LOADS, FUSED):
-            with suppress(Exception):  # what cannot be loaded the worker will say in its log
-                import_module(name)
-        line = sys.stdin.readline()
-        if not line:
-            return 0
-        told = json.loads(line)
-        with open(told["log"], "ab") as log, open(os.devnull, "rb") as nothing:
-            os.dup2(nothing.fileno(), 0)
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        from nugpt.cli.main import main as nugpt
+    """The exit status of the worker that it became; a signal that comes while it loads is for that one too."""
+    return heeding(_become)
 
-        try:
-            request.check()
-        except Asked as asked:
-            print(asked, file=sys.stderr, flush=True)
-            return 128 + asked.signal_number
-        return nugpt(told["words"])
+
+def _become(request: Request) -> int:
+    """Load what every worker loads, wait for the command, and be the worker that it names."""
+    for name in LOADS if find_spec("triton") is None else (*LOADS, FUSED):
+        with suppress(Exception):  # what cannot be loaded the worker will say in its log
+            import_module(name)
+    line = sys.stdin.readline()
+    if not line:
+        return 0
+    told = json.loads(line)
+    with open(told["log"], "ab") as log, open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    request.check()
+    return nugpt(told["words"])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,6 @@ from nugpt.cli.show import counted, number, print_json, print_table
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun, Implied
     from nugpt.fit.verdict import Estimate
-    from nugpt.spec.parametrization import Parametrization
     from nugpt.spec.run import RunSpec
     from nugpt.store import RunDirectory
 
@@ -111,16 +108,11 @@ class Align:
         lines.append(f"# Runs: {', '.join(run.id for run in runs if run.id in used)}.")
         write_bytes(self.suggest, ("\n".join(lines) + "\n\n" + table_to_toml(table)).encode())
         load_table(str(self.suggest))  # as `sweep` will read it
-        rates = (f"η_{role} ∝ m_width^({_width_exponent(table, role)})" for role in ("hidden", "output"))
-        print(f"{self.suggest}: {', '.join(rates)}; the rest is {spec.table.name}", file=sys.stderr)
+        over_width = {role: table.base.over_width + table.rows[role].lr.over_width for role in ("hidden", "output")}
+        rates = ", ".join(f"η_{role} ∝ m_width^({exponent})" for role, exponent in over_width.items())
+        print(f"{self.suggest}: {rates}; the rest is {spec.table.name}", file=sys.stderr)
         for line in slopes:  # a table comes of whatever was measured: how well that is known is for the user to see
             print(line, file=sys.stderr)
-
-
-def _width_exponent(table: Parametrization, role: str) -> Fraction:
-    """Of a role's learning rate, all that goes with width together."""
-    lr = table.rows[role].lr
-    return lr.width + lr.d_model + table.base.width + table.base.d_model
 
 
 _WEIGHTED = {
@@ -161,18 +153,14 @@ def _grouped(
     pairs: Sequence[tuple[RunSpec, AlignmentRun]],
 ) -> dict[str, tuple[RunSpec, list[AlignmentRun]]]:
     """Runs that differ in width and seed alone, each group under a name."""
-    from nugpt.fit.measured import group_key
+    from nugpt.fit.measured import apart, group_key
 
-    groups: dict[Any, list[tuple[RunSpec, AlignmentRun]]] = {}
-    alike: Counter[Any] = Counter()
-    for spec, run in pairs:
+    def kind(pair: tuple[RunSpec, AlignmentRun]) -> Hashable:
+        spec, _ = pair
         # What began with given weights has another step 0, and is no repetition of what began with none.
-        began = None if spec.start is None else spec.start.kind
-        kind = (group_key(spec), spec.lr, spec.model.n_layers, spec.steps, spec.batch, began)
-        # Of one width and seed there are several only if they differ in what no group goes by: kept apart.
-        place = (kind, spec.model.d_model, spec.seed)
-        groups.setdefault((*kind, alike[place]), []).append((spec, run))
-        alike[place] += 1
+        return group_key(spec), spec.lr, spec.model.n_layers, spec.steps, spec.batch, spec.began
+
+    groups = apart(pairs, kind, lambda pair: (pair[0].model.d_model, pair[0].seed))
     named: dict[str, tuple[RunSpec, list[AlignmentRun]]] = {}
     for members in groups.values():
         spec = members[0][0]
@@ -190,7 +178,7 @@ def _answers(runs: list[AlignmentRun], level: float) -> list[Implied]:
 
 
 def _print_group(name: str, runs: list[AlignmentRun], found: list[Implied], level: float) -> None:
-    from nugpt.fit.alignment import PARTS, QUANTITIES, implied
+    from nugpt.fit.alignment import PARTS, QUANTITIES, implied, left_out
 
     widths, seeds = sorted({run.width for run in runs}), sorted({run.seed for run in runs})
     print(f"{name}: widths {', '.join(map(str, widths))}, {counted(len(seeds), 'seed')}, {counted(len(runs), 'run')}")
@@ -209,18 +197,9 @@ def _print_group(name: str, runs: list[AlignmentRun], found: list[Implied], leve
         rows.append([one.part, one.weighting, one.quantity, *at, _text(one.slope), _text(one.per_token), one.reading])
     columns = ["", "weighting", "larger", *(f"width {w}" for w in widths), "slope over widths", "per token", "reading"]
     print_table(columns, rows, "max(α, ν), what the exponents of η_hidden and η_output follow")
-    for line in left_out(runs, found):
-        print(line)
-
-
-def left_out(runs: Sequence[AlignmentRun], found: Sequence[Implied]) -> list[str]:
-    """Runs that stand in the columns of their widths, and not in the slopes."""
-    used = {id for one in found for id in one.runs}
-    left = [run for run in runs if run.id not in used] if used else []
-    if not left:
-        return []
-    which = ", ".join(f"width {run.width} seed {run.seed}" for run in left)
-    return [f"slopes are of seeds that were measured at every width; not of {which}"]
+    if left := left_out(runs, found):
+        which = ", ".join(f"width {run.width} seed {run.seed}" for run in left)
+        print(f"slopes are of seeds that were measured at every width; not of {which}")
 
 
 def _text(estimate: Estimate | None) -> str:
@@ -288,9 +267,12 @@ class Lerp:
 
         check_level(self.level)
         heads, layers = _default_sizes(self.chosen, ("layers",))
-        table = load_table(self.chosen.arguments.parametrization)
-        if self.chosen.from_scratch and table.family != "normalized":
-            raise ValueError(f"parametrization is {table.name!r}, but LERP is of normalised models: name their table")
+        if self.chosen.from_scratch:
+            table = load_table(self.chosen.arguments.parametrization)
+            if table.family != "normalized":
+                raise ValueError(
+                    f"parametrization is {table.name!r}, but LERP is of normalised models: name their table"
+                )
         found = []
         for directory in self.chosen.directories("lerp", heads, layers):
             record = directory.record()

@@ -41,14 +41,9 @@ class Worker:
 
     def run(self) -> int:
         """Work on the plan."""
-        from nugpt.sweep.signals import Asked, requests
+        from nugpt.sweep.signals import heeding
 
-        with requests() as request:  # first of all: what follows takes seconds to import
-            try:
-                return self._work(request)
-            except Asked as asked:
-                _say(str(asked))
-                return 128 + asked.signal_number
+        return heeding(self._work)  # first of all: what follows takes seconds to import
 
     def _work(self, request: Request) -> int:
         from nugpt.engines.lab import Interrupted

@@ -62,9 +62,8 @@ def alignment_run(spec: RunSpec, rows: Sequence[Mapping[str, Any]], id: str | No
     kept = tuple(found[step] for step in sorted(found))
     model = spec.model
     d_in = {matrix: model.d_mlp if matrix == "W_oMLP" else model.d_model for matrix in kept[0]["alpha"]}
-    began = None if spec.start is None else spec.start.kind
     return AlignmentRun(
-        id or spec.hash, model.d_model, model.n_layers, spec.seed, spec.steps, d_in, kept, spec.lr, began
+        id or spec.hash, model.d_model, model.n_layers, spec.seed, spec.steps, d_in, kept, spec.lr, spec.began
     )
 
 
@@ -214,16 +213,21 @@ def implied(
         ]
         if units:
             at_widths.append((width, mean_estimate(units, level, f"width {width}, {part}")))
-    slope, seeds, of_slope = _slope(runs, quantity, part, weighting, level, per_token=False)
-    per_token, _, _ = _slope(runs, quantity, part, weighting, level, per_token=True)
+    slope, used = _slope(runs, quantity, part, weighting, level, per_token=False)
+    per_token, _ = _slope(runs, quantity, part, weighting, level, per_token=True)
     if per_token is None:
         widest = [run for run in runs if run.width == widths[-1]]
         units = [
             v for run in widest for v in layer_means(run, quantity, part, weighting, per_token=True) if v is not None
         ]
         per_token = mean_estimate(units, level, part) if units else None
-    used = tuple(run.id for run in runs if run.seed in seeds and run.width in of_slope)
     return Implied(part, quantity, weighting, tuple(at_widths), slope, per_token, used)
+
+
+def left_out(runs: Sequence[AlignmentRun], found: Sequence[Implied]) -> list[AlignmentRun]:
+    """Those that stand in the columns of their widths and in no slope, where there is one."""
+    used = {id for one in found for id in one.runs}
+    return [run for run in runs if run.id not in used] if used else []
 
 
 def _value(estimate: Estimate | None) -> float:
@@ -241,11 +245,11 @@ def mean_estimate(values: Sequence[float], level: float, where: str = "") -> Est
 
 def _slope(
     runs: Sequence[AlignmentRun], quantity: str, part: str, weighting: str, level: float, per_token: bool
-) -> tuple[Estimate | None, set[int], list[int]]:
+) -> tuple[Estimate | None, tuple[str, ...]]:
     """The slope over log2 width, with the wider of two intervals: over layers and seeds, and about the line.
 
     Layers of one run are not independent, and few widths may bend: neither interval alone would be honest. And the
-    seeds and widths that it is of: as many widths as some seed has in full, then as many seeds as have them.
+    runs that it is of: as many widths as some seed has in full, then as many seeds as have them.
     """
     values: dict[tuple[int, int], dict[int, float]] = {}  # (seed, layer) → width → value
     for run in runs:
@@ -254,7 +258,7 @@ def _slope(
                 values.setdefault((run.seed, layer), {})[run.width] = v
     sets: set[frozenset[int]] = {frozenset(by) for by in values.values() if len(by) >= FEWEST_WIDTHS}
     if not sets:
-        return None, set(), []
+        return None, ()
 
     def rank(some: frozenset[int]) -> tuple[int, int, list[int]]:
         return len(some), sum(some <= by.keys() for by in values.values()), sorted(some)
@@ -270,7 +274,9 @@ def _slope(
     over = mean_estimate([float(s) for s in slopes], level).interval
     about = line.interval(1, level)
     wider = about if over.width < about.width or not math.isfinite(over.width) else over
-    return Estimate(float(slopes.mean()), wider, level, part), {seed for seed, _ in whole}, widths
+    seeds = {seed for seed, _ in whole}
+    used = tuple(run.id for run in runs if run.seed in seeds and run.width in most)
+    return Estimate(float(slopes.mean()), wider, level, part), used
 
 
 # ── Views, as the paper's figures have them ──────────────────────────────────────────────────────────────────────────
@@ -466,6 +472,6 @@ def suggested_table(
     for role, found in (("hidden", hidden), ("output", output)):
         exponent, lr = Fraction(-round(found.width_exponent * hundredths), hundredths), rows[role].lr
         # What η_base has of width, and a power of d_model itself, count as well: the row has the rest.
-        rest = exponent - table.base.width - table.base.d_model - lr.d_model
-        rows[role] = replace(rows[role], lr=replace(lr, width=rest))
+        others = table.base.over_width + lr.d_model
+        rows[role] = replace(rows[role], lr=replace(lr, width=exponent - others))
     return replace(table, name=name, rows=rows)

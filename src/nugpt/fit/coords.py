@@ -275,8 +275,7 @@ def _all_alike(rates: Sequence[SizeSlope]) -> bool:
 
 def _mistake(table: Parametrization, role: str, cell: str, one: SizeSlope) -> Mistake:
     power = getattr(table.rows[role], cell)
-    # nGPT's scale is a power of d_model itself, which goes as m_width does.
-    says = power.width + power.d_model if one.axis == "width" else power.depth
+    says = power.over_width if one.axis == "width" else power.depth
     if cell == "lr":
         says += getattr(table.base, one.axis)
     assert one.slope is not None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from nugpt.fit.alignment import AlignmentRun
 from nugpt.fit.points import Point
@@ -114,6 +115,23 @@ def group_key(spec: RunSpec) -> str:
     values["model"] |= {"mlp": round(model.d_mlp / model.d_model, 2), "group": model.n_heads // model.n_kv_heads}
     values["schedule"]["warmup"] = round(spec.schedule.warmup / spec.steps, 2)  # as a share of the run
     return json.dumps(values, sort_keys=True)
+
+
+_T = TypeVar("_T")
+
+
+def apart(
+    items: Iterable[_T], kind: Callable[[_T], Hashable], place: Callable[[_T], Hashable]
+) -> dict[tuple[Hashable, int], list[_T]]:
+    """Those of one kind together, but no two of one place: they differ in what no kind goes by, and repeat nothing."""
+    sets: dict[tuple[Hashable, int], list[_T]] = {}
+    seen: Counter[Hashable] = Counter()
+    for item in items:
+        of = kind(item)
+        at = of, place(item)
+        sets.setdefault((of, seen[at]), []).append(item)
+        seen[at] += 1
+    return sets
 
 
 def by_group(curves: Sequence[Measured]) -> dict[str, list[Measured]]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nugpt.fit.lerp import lerp_laws
-from nugpt.fit.measured import group_key
-from nugpt.report.answers import COEFFICIENTS, PlanAnswer, answer_plan
+from nugpt.fit.measured import apart, group_key
+from nugpt.report.answers import PlanAnswer, answer_plan
 from nugpt.report.charts import Chart
 from nugpt.report.html import Child, Html, tag
-from nugpt.report.measured import _course_chart, alignment_charts, alignment_groups, alignment_tables, courses
+from nugpt.report.measured import alignment_charts, alignment_groups, alignment_tables, course_charts, courses
 from nugpt.report.source import PlanRuns, read_runs
 from nugpt.report.words import counted
 from nugpt.spec.loss import loss_name
@@ -38,40 +38,28 @@ def read_loose(store: Store, page_folder: Path, problems: list[str]) -> tuple[Pl
         planned = {spec.hash for directory in plans(store) for spec in directory.specs()}
     except ValueError:
         return ()  # which reading the plans has told
-    sets: dict[tuple[float, str], dict[str, list[RunSpec]]] = {}
+    sets: dict[tuple[float, str | None], dict[str, list[RunSpec]]] = {}
     for directory in store.runs():
         try:
             if directory.path.name not in planned and directory.has_ended(("done",)):
                 spec = directory.spec()
                 if directory.read_metrics(("alignment", "lerp")):
-                    began = "" if spec.start is None else spec.start.kind
-                    sets.setdefault((spec.lr, began), {}).setdefault(spec.at(1.0, 0).hash, []).append(spec)
+                    sets.setdefault((spec.lr, spec.began), {}).setdefault(spec.at(1.0, 0).hash, []).append(spec)
         except ValueError as error:
             problems.append(str(error))
     return tuple(
         _set(_name(*place, i), curves, store, page_folder, problems)
         for place, found in sets.items()
-        for i, curves in enumerate(_apart(_in_order(found)), 1)
+        for i, curves in enumerate(apart(_in_order(found), lambda _: (), _size).values(), 1)
     )
 
 
-def _name(lr: float, began: str, number: int) -> str:
+def _size(specs: Sequence[RunSpec]) -> tuple[str, Extent]:
+    return group_key(specs[0]), specs[0].extent
+
+
+def _name(lr: float, began: str | None, number: int) -> str:
     return f"η {lr:.6g}" + (f", begun from {began}" if began else "") + (f" ({number})" if number > 1 else "")
-
-
-def _apart(found: Sequence[list[RunSpec]]) -> list[list[list[RunSpec]]]:
-    """Curves that are of one size and differ otherwise, as in how often they were validated, into sets of their own."""
-    sets: list[list[list[RunSpec]]] = []
-    places: list[set[tuple[str, Extent]]] = []
-    for specs in found:
-        place = group_key(specs[0]), specs[0].extent
-        i = next((i for i, taken in enumerate(places) if place not in taken), len(sets))
-        if i == len(sets):
-            sets.append([])
-            places.append(set())
-        sets[i].append(specs)
-        places[i].add(place)
-    return sets
 
 
 def _set(
@@ -106,11 +94,9 @@ def _label(spec: RunSpec) -> dict[str, str | int | float]:
 
 def loose_charts(found: Sequence[PlanAnswer]) -> list[Chart]:
     """LERP coefficients during training, and the three views of alignment."""
-    charts = []
+    charts: list[Chart] = []
     for one in found:
-        some = courses(one)
-        charts += [_course_chart(role, some) for role in COEFFICIENTS] if some else []
-        charts += alignment_charts(one)
+        charts += [*course_charts(courses(one)), *alignment_charts(one)]
     return charts
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,12 @@ from nugpt.fit.alignment import (
     Place,
     at_one_rate,
     implied,
+    left_out,
     over_layers,
     over_loss,
     over_steps,
 )
+from nugpt.fit.measured import apart
 from nugpt.fit.verdict import Estimate
 from nugpt.report import colours
 from nugpt.report.answers import COEFFICIENTS, PlanAnswer, table_of
@@ -40,26 +41,23 @@ def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
     """
     if plan.study is not None and "alignment" not in plan.study.measures:
         return {}
-    groups: dict[tuple[Any, ...], list[AlignmentRun]] = {}
-    names: dict[tuple[Any, ...], str] = {}
-    alike: Counter[tuple[Any, ...]] = Counter()
-    for curve in plan.curves:
-        if curve.measured.alignment:
-            sizes = curve.measured.sizes
-            layers, steps = int(sizes.get("layers", 0)), sizes["steps"]
-            for run in curve.measured.alignment:
-                kind = (curve.measured.group, layers, steps, sizes.get("batch"), run.began)
-                # Of one width, seed and η there are several only if they differ in what no group goes by: kept apart.
-                key = (*kind, alike[(kind, run.width, run.seed, run.lr)])
-                alike[(kind, run.width, run.seed, run.lr)] += 1
-                groups.setdefault(key, []).append(run)
-                names[key] = f"{table_of(curve) or plan.name}, {counted(layers, 'layer')}, {steps:g} steps"
-    for key, runs in groups.items():
-        groups[key] = at_one_rate(runs)
-        if (rates := len({run.lr for run in runs})) > 1:
-            names[key] += f", η {groups[key][0].lr:.4g} of {rates} that were measured"
-    twice = len(set(names.values())) < len(names)
-    return {f"{names[key]} ({i})" if twice else names[key]: runs for i, (key, runs) in enumerate(groups.items(), 1)}
+    pairs = [(curve, run) for curve in plan.curves for run in curve.measured.alignment]
+    named = []
+    for members in apart(pairs, _alike, lambda pair: (pair[1].width, pair[1].seed, pair[1].lr)).values():
+        curve, runs = members[0][0], [run for _, run in members]
+        sizes, taken = curve.measured.sizes, at_one_rate(runs)
+        size = f"{counted(int(sizes.get('layers', 0)), 'layer')}, {sizes['steps']:g} steps"
+        rates = len({run.lr for run in runs})
+        which = f", η {taken[0].lr:.4g} of {rates} that were measured" if rates > 1 else ""
+        named.append((f"{table_of(curve) or plan.name}, {size}{which}", taken))
+    twice = len({name for name, _ in named}) < len(named)
+    return {f"{name} ({i})" if twice else name: runs for i, (name, runs) in enumerate(named, 1)}
+
+
+def _alike(pair: tuple[CurveRuns, AlignmentRun]) -> tuple[Hashable, ...]:
+    """What runs share that are told together."""
+    (curve, run), sizes = pair, pair[0].measured.sizes
+    return curve.measured.group, sizes.get("layers"), sizes.get("steps"), sizes.get("batch"), run.began
 
 
 def places(runs: Sequence[AlignmentRun], view: str, quantity: str, part: str) -> list[Place]:
@@ -157,9 +155,7 @@ def alignment_tables(found: PlanAnswer) -> list[Html]:
             "reads",
         ]
         ids = joined((link(f"run-{run.id}", run.id) for run in runs), ", ")
-        used = {id for one in answers for id in one.runs}
-        partial = [run for run in runs if run.id not in used] if used else []
-        left = joined((link(f"run-{run.id}", run.id) for run in partial), ", ")
+        left = joined((link(f"run-{run.id}", run.id) for run in left_out(runs, answers)), ", ")
         told = (
             "At one width an exponent holds a constant factor: the slope across three widths or more is the estimate. "
             "Intervals are over layers and seeds, a slope's also about its line. From runs "
@@ -168,7 +164,7 @@ def alignment_tables(found: PlanAnswer) -> list[Html]:
             tag("h3", f"Alignment: max(α, ν), {name}"),
             table(columns, rows, right=tuple(range(3, 5 + len(widths)))),
             tag("p", told, ids, ".", class_="soft"),
-            *([tag("p", "No slope has ", left, ": their seed was not measured at every width.")] if partial else []),
+            *([tag("p", "No slope has ", left, ": their seed was not measured at every width.")] if left else []),
         ]
     return parts
 
@@ -204,6 +200,12 @@ def courses(found: PlanAnswer) -> list[Course]:
     return chosen
 
 
+def asked_courses(found: PlanAnswer) -> list[Course]:
+    """Those of a plan whose study asks for them."""
+    study = found.plan.study
+    return courses(found) if study is not None and "lerp" in study.measures else []
+
+
 def _course_name(curve: CurveRuns, plan: PlanRuns) -> str:
     """What tells the curve from the plan's others."""
     labels: list[Mapping[str, Any]] = [c.label for c in plan.curves]
@@ -213,8 +215,11 @@ def _course_name(curve: CurveRuns, plan: PlanRuns) -> str:
 
 def lerp_course_charts(found: PlanAnswer) -> list[Chart]:
     """The mean coefficients against the step, where the plan's study asks for them."""
-    study = found.plan.study
-    some = courses(found) if study is not None and "lerp" in study.measures else []
+    return course_charts(asked_courses(found))
+
+
+def course_charts(some: Sequence[Course]) -> list[Chart]:
+    """These runs' coefficients, a chart for each."""
     return [_course_chart(role, some) for role in COEFFICIENTS] if some else []
 
 

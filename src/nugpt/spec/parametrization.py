@@ -38,6 +38,11 @@ class Power:
         for name in (f.name for f in fields(self) if f.name != "coefficient"):
             object.__setattr__(self, name, exponent(getattr(self, name), f"exponent of {name}"))
 
+    @property
+    def over_width(self) -> F:
+        """All that goes with width: a power of d_model itself goes as m_width does."""
+        return self.width + self.d_model
+
 
 @dataclass(frozen=True)
 class Row:

@@ -100,6 +100,11 @@ class RunSpec:
         """The run's place in width, depth, iterations and batch."""
         return Extent.of(self.model, self.steps, self.batch)
 
+    @property
+    def began(self) -> str | None:
+        """The kind of weights that it was given to begin with; none where they are its own."""
+        return None if self.start is None else self.start.kind
+
     def resolved(self) -> Resolved:
         """Every number that the table gives this run."""
         return resolve(self.table, self.base, self.extent, self.lr, self.multipliers, self.weight_decay)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +32,16 @@ class Request:
         """Raise when a signal has come."""
         if self.signal_number is not None:
             raise Asked(self.signal_number)
+
+
+def heeding(work: Callable[[Request], int]) -> int:
+    """The exit status of work that checks for requests: its own, or the shell's for a signal that it left on."""
+    with requests() as request:
+        try:
+            return work(request)
+        except Asked as asked:
+            print(asked, file=sys.stderr, flush=True)
+            return 128 + asked.signal_number
 
 
 @contextmanager

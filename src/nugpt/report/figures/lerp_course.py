@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nugpt.report.answers import COEFFICIENTS, PlanAnswer
 from nugpt.report.figures.paper import STYLE, legends, looks, panels, steps_axis
-from nugpt.report.measured import Course, courses
+from nugpt.report.measured import Course, asked_courses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def draw_lerp_course(found: PlanAnswer) -> dict[str, Figure]:
     """A panel for each coefficient, a line for each curve's run at its best η, where the study asks for them."""
-    study = found.plan.study
-    some = courses(found) if study is not None and "lerp" in study.measures else []
+    some = asked_courses(found)
     return {"": course_figure(some)} if some else {}
 
 

@@ -44,10 +44,10 @@ class _Worker:
 class EarlyWorker:
     """A process begun before it is known which worker it will be, which loads meanwhile what all of them load."""
 
-    def __init__(self, command: Sequence[str] = EARLY) -> None:
+    def __init__(self) -> None:
         nothing = subprocess.DEVNULL
         self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
+            EARLY, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
         )
 
     def become(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes] | None:
