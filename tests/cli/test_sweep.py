@@ -23,7 +23,7 @@ from nugpt.spec.plan import Plan
 from nugpt.spec.run import run_flops
 from nugpt.store import Store
 from nugpt.store.claims import claim
-from nugpt.store.plans import PlanDirectory
+from nugpt.store.plans import Addition, PlanDirectory
 from nugpt.sweep.executors.local import run_local
 from nugpt.sweep.state import plan_state
 
@@ -106,6 +106,29 @@ def test_the_time_is_estimated_from_the_stores_own_runs(
     # The median run's share was a second, for so many FLOPs; the engine had noted it.
     seconds = 200 * TOKENS_PER_RUN * FLOPS_PER_TOKEN / run_flops(spec)
     assert f"about {seconds / 60:.0f} min (by 3 runs of this store)" in capsys.readouterr().out
+
+
+def test_a_plan_that_has_begun_says_what_is_left(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = arguments(data, tmp_path / "runs", "--log2-lr", "-8", "-7", "--steps", "500000", "--workers", "1")
+    plan = printed_plan(words, capsys)
+    assert main(words) == 0
+    assert "have ended" not in capsys.readouterr().out
+    # Another plan has trained one of the two runs, at the rate of a core as first measured.
+    first, second = plan.specs()
+    seconds = run_flops(first) / 30e9
+    store, carried = Store(tmp_path / "runs"), {"device_type": "cpu", "device_s": seconds}
+    store.run(first).write_record(record_of(first, flops=run_flops(first), carried_by=carried))
+    assert main(words) == 0
+    there = f"have ended in {tmp_path / 'runs'}; the rest takes about"
+    assert f"\n1 of 2 runs {there} {seconds / 60:.0f} min\n" in capsys.readouterr().out
+    # The plan itself has begun, its grid has grown by a run, and one that was stopped goes on: no rule stops runs.
+    (curve,) = plan.curves
+    PlanDirectory.of(store, plan).add([Addition(curve.key, -6.0, "edge")])
+    store.run(second).write_record(record_of(second, status="stopped", carried_by=carried))
+    assert main(words) == 0
+    assert f"\n1 of 3 runs (the grid has grown by 1) {there} {2 * seconds / 60:.0f} min" in capsys.readouterr().out
 
 
 def test_what_refining_takes_is_estimated_too(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

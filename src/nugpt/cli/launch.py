@@ -21,6 +21,7 @@ from nugpt.sweep.cost import refined, told, total_seconds
 
 if TYPE_CHECKING:
     from nugpt.data import TokenDataset
+    from nugpt.spec.run import RunSpec
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.executors.local import EarlyWorker
     from nugpt.sweep.state import CurveState
@@ -139,6 +140,12 @@ def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
     tokens = sum(spec.steps * spec.batch * spec.model.seq_len for spec in plan.specs())
     seconds = slower * total_seconds(plan.specs(), device_type) / workers
     print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {told(seconds)} ({source})")
+    known, left = _known_and_left(plan, store)
+    if len(left) < len(known):
+        rest = told(slower * total_seconds(left, device_type) / workers)
+        grown = f" (the grid has grown by {len(known) - len(plan.specs())})" if len(known) > len(plan.specs()) else ""
+        of = f"{len(known) - len(left)} of {counted(len(known), 'run')}{grown}"
+        print(f"{of} have ended in {store}; " + (f"the rest takes about {rest}" if left else "none is left"))
     policy = plan.policy
     grows = [f"up to {counted(policy.extend, 'point')} beyond an edge"] if policy.extend else []
     grows += [f"{spacing:g} octave around the optimum" for spacing in policy.refine]
@@ -152,6 +159,19 @@ def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
             f"hopeless runs are stopped: {rule.margin:g} nats above the best at {rule.times} validations "
             f"after {100 * rule.after:g} % of the run"
         )
+
+
+def _known_and_left(plan: Plan, store: Path) -> tuple[list[RunSpec], list[RunSpec]]:
+    """The runs that the plan has by now, those included by which its grid has grown there, and which have not ended."""
+    from nugpt.store import Store
+    from nugpt.store.plans import PlanDirectory
+    from nugpt.store.run_directory import RunDirectory
+    from nugpt.sweep.state import ended_states
+
+    begun = PlanDirectory(store / "plans" / plan.name, Store(store))
+    ours = (begun.path / "plan.json").is_file() and begun.plan().hash == plan.hash
+    known, ended = begun.specs() if ours else plan.specs(), ended_states(plan.policy)
+    return known, [spec for spec in known if not RunDirectory(store / spec.hash).has_ended(ended)]
 
 
 def _plan_row(curve: Curve) -> list[str]:
