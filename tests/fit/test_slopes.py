@@ -62,6 +62,16 @@ def test_optima_that_bend_are_said_to() -> None:
         said = [note for note in found.notes if "do not lie on a line" in note]
         assert bool(said) is (odds < 0.05) is bends
         assert not said or f"(by chance in {odds:.2g} of cases)" in said[0]
+        assert found.bent is bends
+
+
+def test_no_drift_needs_a_line() -> None:
+    level = drift([(2.0**i, at(-7.0 + 0.02 * (-1) ** i)) for i in range(6)])
+    bowed = drift([(2.0**i, at(-7.0 + 0.06 * abs(i - 2.5), deviation=0.02)) for i in range(6)])
+    for found in (level, bowed):
+        assert found.interval.inside(Interval(-0.1, 0.1))
+    assert (level.bent, level.no_drift) == (False, "holds")
+    assert (bowed.bent, bowed.no_drift) == (True, "not decided here")
 
 
 def test_an_interval_that_covers_zero_is_not_enough() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,14 @@ def test_a_size_beyond_its_grid_forbids_no_drift_but_not_drift() -> None:
     assert judge(NO_DRIFT, [estimate(-0.05, 0.05, censored=True)]).answer == "not decided here"
     assert judge(NO_DRIFT, [estimate(0.2, 0.3, censored=True)]).answer == "does not hold"
     assert judge(FALLS, [estimate(-0.5, -0.2, censored=True)]).answer == "holds"
+
+
+def test_an_average_of_sizes_that_lie_on_no_line_does_not_hold_for_each() -> None:
+    bent = replace(estimate(-0.05, 0.05), bent=True)
+    assert judge(NO_DRIFT, [bent]).answer == "not decided here"
+    assert judge(NO_DRIFT, [bent]).reason.endswith("an average: its sizes do not lie on a line")
+    assert judge(NO_DRIFT, [replace(estimate(0.2, 0.3), bent=True)]).answer == "does not hold"
+    assert judge(FALLS, [replace(estimate(-0.5, -0.2), bent=True)]).answer == "holds"  # on the whole it falls
 
 
 def test_an_open_question_has_no_verdict() -> None:

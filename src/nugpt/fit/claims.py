@@ -113,7 +113,9 @@ def _joint_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
         for one in known
     ]
     censored = any(one.optimum.verdict == "edge-censored" for one in mine)
-    return [replace(exponent_estimate(power_law(observed, rule.level), str(rule.along)), censored=censored)]
+    law = power_law(observed, rule.level)
+    bent = law.line is not None and law.line.bent()
+    return [replace(exponent_estimate(law, str(rule.along)), censored=censored, bent=bent)]
 
 
 def _slope_change(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:

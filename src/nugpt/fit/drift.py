@@ -13,7 +13,6 @@ from nugpt.fit.interval import Interval, check_level
 from nugpt.fit.regression import Line, fit_line
 from nugpt.spec.study_rules import DRIFT
 
-BENT = 0.05  # odds of so much scatter about a straight line from which on it is said that there is none
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "not decided here"
 
 
@@ -45,6 +44,7 @@ class Drift:
     dropped: tuple[float, ...]  # sizes without an enclosed optimum
     level: float
     censored: bool = False  # a size among the dropped has its optimum beyond its grid
+    bent: bool = False  # the sizes do not lie on a line
     notes: tuple[str, ...] = ()
 
 
@@ -70,18 +70,20 @@ def drift(located: Sequence[tuple[float, Located]], level: float = 0.90, bound: 
     line = _line(known, independent) if len(set(sizes)) >= 3 else None
     if line is None:
         notes.append(f"{len(set(sizes))} sizes with an optimum, but a slope needs 3")
-        return Drift(
-            None, Interval(-math.inf, math.inf), UNDECIDED, bound, sizes, dropped, level, censored, tuple(notes)
-        )
+        unbounded = Interval(-math.inf, math.inf)
+        return Drift(None, unbounded, UNDECIDED, bound, sizes, dropped, level, censored, notes=tuple(notes))
     interval = line.interval(1, level)
-    if (odds := line.misfit()) < BENT:
-        notes.append(f"they do not lie on a line (by chance in {odds:.2g} of cases): the slope is an average")
     verdict = within(interval, Interval(-bound, bound))
+    if line.bent():
+        odds = f"by chance in {line.misfit():.2g} of cases"
+        notes.append(f"they do not lie on a line ({odds}): the slope is an average")
+        verdict = UNDECIDED if verdict == HOLDS else verdict
     if verdict == HOLDS and censored:
         # A size whose optimum has left its grid is just what no drift would rule out.
         verdict = UNDECIDED
         notes.append("a size whose optimum lies beyond its grid cannot be part of no drift")
-    return Drift(float(line.coefficients[1]), interval, verdict, bound, sizes, dropped, level, censored, tuple(notes))
+    slope, bent = float(line.coefficients[1]), line.bent()
+    return Drift(slope, interval, verdict, bound, sizes, dropped, level, censored, bent, tuple(notes))
 
 
 def _line(known: Sequence[tuple[float, float | None, float | None]], independent: bool) -> Line | None:

@@ -18,6 +18,7 @@ OWN_WEIGHT = 6.0
 # alike at all sizes of a study and moves the line, not its slope (set so that synthetic studies reach their coverage).
 OWN_SHARE = 0.45
 LEAST_DEVIATION = 0.02  # octaves; no optimum is known better, whatever its curve says
+BENT = 0.05  # odds of so much scatter about a straight line from which on there is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,10 @@ class Line:
     def misfit(self) -> float:
         """The odds of at least so much scatter, were the values on the line but for their own deviations."""
         return float(special.chdtrc(self.points - len(self.coefficients), self.points * self.scatter**2))
+
+    def bent(self) -> bool:
+        """Whether values that have deviations lie further from the line than these explain: its slope is an average."""
+        return self.misfit() < BENT
 
     def interval(self, i: int, level: float) -> Interval:
         """Of one coefficient."""

@@ -14,7 +14,8 @@ from nugpt.fit.regret import Cost
 from nugpt.fit.roles import RoleExponent
 from nugpt.spec.study_rules import Rule
 
-# A size whose optimum lies beyond its grid contradicts these, so they cannot hold over the sizes that are left.
+# A size whose optimum lies beyond its grid contradicts these, so they cannot hold over the sizes that are left; nor can
+# they where sizes do not lie on a line, whose slope says little of any two of them.
 NEED_EVERY_SIZE = ("no-drift", "slope-near", "joint-slope", "multiplier-slope")
 
 
@@ -27,6 +28,7 @@ class Estimate:
     level: float
     where: str = ""  # such as "heads 8"
     censored: bool = False  # some size that belongs to it has its optimum beyond its grid
+    bent: bool = False  # of a slope: its sizes do not lie on a line
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def estimate_of(answer: Drift | Cost | Difference | RoleExponent, where: str = "
     if isinstance(answer, RoleExponent):
         return estimate_of(answer.slope, where or answer.role)
     if isinstance(answer, Drift):
-        return Estimate(answer.slope, answer.interval, answer.level, where, answer.censored)
+        return Estimate(answer.slope, answer.interval, answer.level, where, answer.censored, answer.bent)
     return Estimate(answer.nats, answer.interval, answer.level, where)
 
 
@@ -86,7 +88,10 @@ def _one(rule: Rule, estimate: Estimate, allowed: Interval) -> tuple[str, str]:
     verdict = within(estimate.interval, allowed)
     if verdict == HOLDS and estimate.censored and rule.kind in NEED_EVERY_SIZE:
         return UNDECIDED, "a size has its optimum beyond its grid"
-    return verdict, f"{estimate.value:.3g} ({_end(estimate.interval.low)} to {_end(estimate.interval.high)})"
+    found = f"{estimate.value:.3g} ({_end(estimate.interval.low)} to {_end(estimate.interval.high)})"
+    if verdict == HOLDS and estimate.bent and rule.kind in NEED_EVERY_SIZE:
+        return UNDECIDED, f"{found}, an average: its sizes do not lie on a line"
+    return verdict, found
 
 
 def _end(value: float) -> str:
