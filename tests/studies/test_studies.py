@@ -17,6 +17,7 @@ from tests.studies.page import h200_seconds, planned, setting
 import nugpt.studies
 from nugpt.spec.model import non_embedding_parameters
 from nugpt.spec.plan import Curve, Plan, Policy
+from nugpt.spec.resolve import resolve
 from nugpt.spec.run import run_flops
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study import Setting
@@ -51,6 +52,7 @@ BEYOND = [
     "alignment-by-length",
     "run-length-by-width",
     "role-sweeps",
+    "depth-mup-roles",
     "batch-by-steps",
     "against-llama",
     "held-out",
@@ -100,6 +102,7 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
         2 * 3 * 3 * 9,
     ),
     "role-sweeps": (["nugpt"], [(12, 8), (12, 16), (12, 40)], FIXED, 1, 3 * (1 + 4 * 4)),
+    "depth-mup-roles": (["depth-mup"], [(8, 12), (32, 12), (128, 12)], FIXED, 1, 3 * (1 + 4)),
     "batch-by-steps": (
         ["nugpt"], [(10, 10)], [2_500, 5_000, 10_000, 20_000, 40_000, 80_000], 1, 2 * 4 * 11,
     ),
@@ -267,7 +270,7 @@ def test_how_plans_go_on() -> None:
 
 def test_only_the_single_runs_have_one_learning_rate() -> None:
     single = {id for id in IDS if {len(c.log2_lrs) for c in planned(STUDIES[id], "evidence").curves} == {1}}
-    assert single == {id for id in IDS if id.startswith("alignment")} | {"role-sweeps"}
+    assert single == {id for id in IDS if id.startswith("alignment")} | {"role-sweeps", "depth-mup-roles"}
 
 
 # Tables as stated.
@@ -368,6 +371,27 @@ def test_role_sweeps_move_one_group_at_a_time(scale: str) -> None:
     per_role = Counter((c.label["heads"], c.label["role"]) for c in made.curves)
     assert all(count == 1 if role == "none" else count >= 2 for (_, role), count in per_role.items())
     assert {c.label["octaves"] for c in made.curves} >= {-1, 0, 1}, "the default is enclosed"
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_depth_mup_roles_move_hidden_alone_around_the_tables_own(scale: str) -> None:
+    made = planned(STUDIES["depth-mup-roles"], scale)
+    assert len(labels(made, "layers")) == 3
+    assert len({curve.log2_lrs for curve in made.curves}) == 1, "one learning rate at all depths"
+    for curve in made.curves:
+        spec, octaves = curve.spec, float(curve.label["octaves"])
+        assert spec.table.name == "depth-mup"
+        own = resolve(spec.table, spec.base, spec.base.extent, 1.0).rows
+        factors = {role: spec.multipliers[role] / own[role].multiplier for role in own}
+        assert factors == dict.fromkeys(own, 1.0) | {"hidden": 2.0**octaves}
+    assert {-1, 0, 1, 2} <= labels(made, "octaves"), "the rise by half an octave an octave of depth has room above it"
+
+
+def test_a_deeper_model_without_the_correction_is_among_depth_mup_roles() -> None:
+    """Where the multiplier undoes the square root of depth, η_hidden is what it is at the base's depth."""
+    made = planned(STUDIES["depth-mup-roles"], "evidence")
+    rates = {(c.spec.model.n_layers, c.label["octaves"]): c.spec.resolved().rows["hidden"].lr for c in made.curves}
+    assert rates[16, 1] == pytest.approx(rates[4, 0])  # 16 layers are 4 times the base's 4: a factor of 1/2
 
 
 @pytest.mark.parametrize("scale", SCALE_NAMES)
@@ -501,6 +525,7 @@ EVIDENCE_ROWS: dict[str, tuple[set[str], set[str], set[int], set[int], set[int]]
     ),
     "run length": ({"run-length-by-width"}, {"nugpt", "completep"}, {4}, {192, 384, 768}, {2_000, 8_000}),
     "roles": ({"role-sweeps"}, {"nugpt"}, {4}, {192, 384, 768}, {2_000}),
+    "roles over depth": ({"depth-mup-roles"}, {"depth-mup"}, {4, 16, 32}, {192}, {2_000}),
     "baseline": ({"against-llama"}, {"nugpt", "prenorm-completep"}, {4}, {384, 768}, {2_000, 2_500}),
     "first": ({"warmup-at-base", "multipliers-at-base"}, {"ngpt", "nugpt"}, {4}, {192}, {2_000}),
 }  # fmt: skip

@@ -19,6 +19,7 @@ from nugpt.studies import (
     batch_by_steps,
     both_eta_input_output_sweep,
     depth_mup_depth_sweep,
+    depth_mup_roles,
     depth_sweep_baseline_alpha_power_law,
     depth_sweep_ours_alpha_power_law,
     depth_sweeps,
@@ -65,6 +66,7 @@ STUDIES: dict[str, Study] = {
         alignment_by_length.STUDY,
         run_length_by_width.STUDY,
         role_sweeps.STUDY,
+        depth_mup_roles.STUDY,
         batch_by_steps.STUDY,
         against_llama.STUDY,
         held_out.STUDY,
@@ -96,6 +98,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     ),
     "run length": ("alignment-by-length", "run-length-by-width"),  # whose runs are then measured once
     "roles": ("role-sweeps",),
+    "roles over depth": ("depth-mup-roles",),
     "batch": ("batch-by-steps",),
     "baseline": ("against-llama",),
     "held out": ("held-out",),

@@ -6,11 +6,13 @@ its best multiplier is the same at every width; if not, the slope of the best mu
 
 from __future__ import annotations
 
-from nugpt.spec.parametrization import NUGPT
+from collections.abc import Mapping, Sequence
+
+from nugpt.spec.parametrization import NUGPT, Parametrization
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.resolve import resolve
 from nugpt.spec.roles import RESCALER_ROLES
-from nugpt.spec.scales import scale_named
+from nugpt.spec.scales import Scale, scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import DRIFT, Rule
 from nugpt.studies.grids import AS_PLANNED, WIDTHS_LAYERS, Size, curve, expected, fixed_steps
@@ -22,31 +24,42 @@ SEEDS = {"evidence": {4: (0, 1), 8: (0, 1)}}  # by heads; one elsewhere: here th
 
 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
-    """For each width the default multipliers once, then each group's scaled by so many octaves; one learning rate."""
+    """Every group at three widths, at the learning rate that is expected to be best."""
     at = scale_named(scale)
-    defaults = {role: row.multiplier for role, row in resolve(NUGPT, at.base, at.base.extent, 1.0).rows.items()}
+    sizes = [Size(WIDTHS_LAYERS[scale], heads, fixed_steps(at)) for heads in HEADS[scale]]
+    seeds = SEEDS.get(scale, {})
+    return tuple(
+        one
+        for size in sizes
+        for one in scaled_roles(
+            at, setting, NUGPT, size, expected(at, NUGPT, size), GROUPS, OCTAVES[scale], seeds.get(size.heads, (0,))
+        )
+    )
+
+
+def scaled_roles(
+    at: Scale,
+    setting: Setting,
+    table: Parametrization,
+    size: Size,
+    log2_lr: float,
+    groups: Mapping[str, Sequence[str]],
+    octaves: Sequence[int],
+    seeds: tuple[int, ...],
+) -> list[Curve]:
+    """At one learning rate the table's own multipliers once, then each group's scaled by so many octaves."""
+    defaults = {role: row.multiplier for role, row in resolve(table, at.base, at.base.extent, 1.0).rows.items()}
     defaults |= setting.multipliers
     sweeps: list[tuple[Label, dict[str, float]]] = [({"role": "none", "octaves": 0}, defaults)]
     sweeps += [
         ({"role": group, "octaves": k}, {**defaults, **{role: defaults[role] * 2.0**k for role in roles}})
-        for group, roles in GROUPS.items()
-        for k in OCTAVES[scale]
+        for group, roles in groups.items()
+        for k in octaves
     ]
-    sizes = [Size(WIDTHS_LAYERS[scale], heads, fixed_steps(at)) for heads in HEADS[scale]]
-    return tuple(
-        curve(
-            at,
-            setting,
-            NUGPT,
-            size,
-            log2_lrs=(expected(at, NUGPT, size),),
-            seeds=SEEDS.get(scale, {}).get(size.heads, (0,)),
-            multipliers=multipliers,
-            label=label,
-        )
-        for size in sizes
+    return [
+        curve(at, setting, table, size, log2_lrs=(log2_lr,), seeds=seeds, multipliers=multipliers, label=label)
         for label, multipliers in sweeps
-    )
+    ]
 
 
 STUDY = Study(
