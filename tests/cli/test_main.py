@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nugpt.cli.main import COMMANDS, main
+from nugpt.cli.main import COMMANDS, _parse, main
 
 SHOWING = [
     ["--help"],
@@ -93,6 +94,24 @@ def test_every_command_explains_its_options(command: str, capsys: pytest.Capture
     assert f"usage: nugpt {command}" in shown.out
     assert "--json" in shown.out
     assert not shown.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_speaks_of_options_and_not_of_fields(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*command.split(), "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert "{None}" not in shown
+    assert not re.search(r"\w\.\w+ options", shown), "a part of a part has the name of the inner one"
+    about = shown.split("\n\n", 1)[1].partition("options")[0]
+    assert not re.search(r"^ +\w", about.partition("positional")[0], flags=re.MULTILINE), "paragraphs are not indented"
+
+
+@pytest.mark.parametrize(("word", "value"), [("True", True), ("False", False)])
+def test_whether_to_compile_is_a_word(word: str, value: bool) -> None:
+    assert vars(_parse("train", ["--compile", word]))["carrier"].compile is value
+    assert vars(_parse("train", []))["carrier"].compile is None
 
 
 TYPO = 'extends = "nugpt"\n[rows.hidden]\nlr = { widht = "-3/4" }\n'

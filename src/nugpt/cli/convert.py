@@ -15,7 +15,7 @@ FORMS = ("safetensors", "dcp")
 class Convert:
     """Checkpoints of a run both ways: distributed ones (DCP) of many devices, and the store's own; none is replaced."""
 
-    run_name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(name="run")]
+    run_name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
     """A run's directory, or the beginning of its hash."""
     to: str = "safetensors"
     """safetensors: for generate, export, measure and the lab engine; dcp: for the titan engine on any mesh."""

@@ -30,7 +30,7 @@ class Count:
     round_steps_to: int | None = None
     """Steps are rounded up to a multiple of this; the scale's by default."""
     list: bool = False
-    """Count every preset that has a place in the paper or in a study."""
+    """Count the paper's sizes, and a row of widths and of depths at every other scale."""
     json: bool = False
     """Print JSON."""
 

@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional
+import tyro
 
 from nugpt.cli.show import print_json, print_table
 
@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LINES = 10.0
 class Prepare:
     """Turn sources into checksummed token shards; the same command goes on where it was killed."""
 
-    sources: Positional[tuple[str, ...]]
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE …")]
     """`embedded`, hf:NAME[@REVISION][:SUBSET[:SPLIT]], or files, directories and patterns: text, jsonl, parquet."""
     out: str
     """The directory to write; empty, new, or begun by the same command."""
@@ -76,7 +76,7 @@ class Prepare:
 class Inspect:
     """Say what a prepared data set holds."""
 
-    path: Positional[str]
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIRECTORY")]
     """A prepared directory."""
     json: bool = False
     """Print the manifest as JSON."""
@@ -93,7 +93,7 @@ class Inspect:
 class Verify:
     """Read every byte of a prepared data set and compare it with the manifest."""
 
-    path: Positional[str]
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIRECTORY")]
     """A prepared directory."""
     json: bool = False
     """Print JSON."""
@@ -114,7 +114,7 @@ class Verify:
 class BenchData:
     """Measure how fast text becomes tokens and tokens become batches."""
 
-    sources: Positional[tuple[str, ...]] = ("embedded",)
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SOURCE …]")] = ("embedded",)
     """What to prepare, as for `nugpt data prepare`."""
     tokenizer: str = "bpe:1024"
     """The tokenizer to prepare with."""

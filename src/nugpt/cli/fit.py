@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import counted, number, print_json, print_table
 
 if TYPE_CHECKING:
@@ -58,14 +59,20 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where curves come from."""
+class OfStore:
+    """Which curves of a store."""
 
     plan: str | None = None
     """One plan of the store; all of them by default."""
     loss: str | None = None
     """val_loss (final, over the whole validation set) or val_loss_ema (averaged over validations); by default the
     second where every curve of a plan has one seed and at least 100 validations, as in the paper, else the first."""
+
+
+@dataclass(frozen=True)
+class Origin(OfStore):
+    """Where curves come from."""
+
     columns: Columns = Columns()
 
 
@@ -82,7 +89,7 @@ class CurveSet:
 def read_curves(source: Path, origin: Origin) -> list[CurveSet]:
     """The curves of a store's plans, or of a CSV or JSONL file."""
     if source.is_dir():
-        return _from_store(source, origin)
+        return store_curves(source, origin)
     if not source.is_file():
         raise ValueError(f"{source} is no store and no file: give a store, or a .csv or .jsonl file of runs")
     if origin.plan is not None:
@@ -90,7 +97,8 @@ def read_curves(source: Path, origin: Origin) -> list[CurveSet]:
     return [_from_file(source, origin.columns)]
 
 
-def _from_store(path: Path, origin: Origin) -> list[CurveSet]:
+def store_curves(path: Path, origin: OfStore) -> list[CurveSet]:
+    """The curves of a store's plans, or those of its runs where it has none."""
     from nugpt.store import opened
     from nugpt.store.plans import plans
 
@@ -303,7 +311,7 @@ class Fit:
 
     source: Annotated[Path, tyro.conf.Positional]
     """A store, or a .csv or .jsonl file of your own runs."""
-    origin: Origin = Origin()
+    origin: Annotated[Origin, AMONG_OPTIONS] = Origin()
     level: float = 0.90
     """Of the intervals."""
     out: Path | None = None

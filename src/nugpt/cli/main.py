@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import io
 import os
 import sys
@@ -168,9 +169,10 @@ def _parse(name: str, arguments: list[str]) -> Command:
     command: Command = tyro.cli(
         kind,
         prog=f"nugpt {name}",
-        description=kind.__doc__ or help_line,
+        description=inspect.cleandoc(kind.__doc__ or help_line),
         args=arguments,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+        # An option that is left out is None; the help need not offer the word.
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
     )
     return command
 

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from nugpt.cli.measured_runs import Chosen, unmeasured
+from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import counted, number, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Align:
     unknown constant factor: the slope across three widths or more is the estimate.
     """
 
-    chosen: Chosen = Chosen()
+    chosen: Annotated[Chosen, AMONG_OPTIONS] = Chosen()
     weighting: str = "loss"
     """Of the table that --suggest writes: loss (by loss decrease), uniform (all steps alike) or first (first steps)."""
     suggest: Path | None = None
@@ -253,7 +254,7 @@ class Lerp:
     fitted by a power of depth.
     """
 
-    chosen: Chosen = Chosen()
+    chosen: Annotated[Chosen, AMONG_OPTIONS] = Chosen()
     level: float = 0.9
     """Of the interval."""
     json: bool = False

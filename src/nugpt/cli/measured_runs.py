@@ -6,9 +6,10 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import counted
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Chosen:
     """All runs of a plan."""
     again: bool = False
     """Train runs again that ended without being measured; their results stay as they are."""
-    arguments: RunArguments = RunArguments()
+    arguments: Annotated[RunArguments, AMONG_OPTIONS] = RunArguments()
     heads: tuple[int, ...] = ()
     """From scratch: the widths, in heads."""
     layers: tuple[int, ...] = ()

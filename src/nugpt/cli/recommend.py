@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.fit import Origin, nats, read_curves, span, warn
-from nugpt.cli.shape import BaseShape, Length, Shape
+from nugpt.cli.fit import OfStore, Origin, nats, read_curves, span, store_curves, warn
+from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
 from nugpt.cli.show import number, print_json, print_table
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Recommend:
     target: TargetShape = TargetShape()
     parametrization: str = "nugpt"
     """The table: of the store's curves by its name; with --lr a built-in one or the path of a TOML file."""
-    origin: Origin = Origin()
+    origin: Annotated[OfStore, AMONG_OPTIONS] = OfStore()
     base: BaseShape = BaseShape()
     level: float = 0.90
     """Of the intervals."""
@@ -120,7 +120,7 @@ class Recommend:
         if not store.is_dir():
             raise ValueError(f"{store} is no store: a recommendation needs the specs of its runs")
         curves: dict[str, Measured] = {}
-        for one in read_curves(store, self.origin):
+        for one in store_curves(store, self.origin):
             for curve in one.curves:
                 assert curve.spec is not None
                 # Plans may share curves: the one with the more points counts.
@@ -255,7 +255,9 @@ def _print(found: Recommendation, tflops: float | None) -> None:
             [f"{octaves:+g}", number(run.lr * 2**octaves), nats(cost.nats), span(cost.interval, 4)]
             for octaves, cost in found.costs
         ]
-        print_table(["octaves off", "η", "nats", "interval"], rows, title="what another η costs", right=(0, 1, 2))
+        print_table(
+            ["octaves off", "η", "nats, median", "interval"], rows, title="what another η costs", right=(0, 1, 2)
+        )
     columns = ["axis", "swept", "target", "octaves", "beyond", "slope of η* taken"]
     print_table(columns, [_reach_row(r) for r in found.reaches], right=(1, 2, 3, 4), title="how far it is carried")
     rows = [
@@ -292,7 +294,7 @@ class TransferTest:
     """Only this table, or this group of a file's runs."""
     allow_undecided: bool = False
     """Exit 0 where nothing fails, though something is not decided."""
-    origin: Origin = Origin()
+    origin: Annotated[Origin, AMONG_OPTIONS] = Origin()
     level: float = 0.90
     """Of the intervals."""
     json: bool = False

@@ -39,7 +39,7 @@ class Report:
     """With --results: also write the first screen of this README, between its markers."""
     json: bool = False
     """Print JSON."""
-    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")] = None
+    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[STORE]")] = None
     """The store, or an archive of one; --store by default."""
 
     def run(self) -> int:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tyro
+
 from nugpt.cli.shape import BaseShape, Length, Shape
 from nugpt.spec.run import RunSpec, Start
 from nugpt.spec.schedule import Schedule
@@ -38,7 +40,7 @@ class Carrier:
     """auto, cpu, cuda or cuda:N."""
     kernels: str = "auto"
     """auto (fused on a GPU, else plain), plain (the definitions) or fused."""
-    compile: bool | None = None
+    compile: tyro.conf.FlagConversionOff[bool | None] = None
     """True or False; by default on a GPU only."""
     attention: str = "folded"
     """Of the plain functions: folded, sdpa or plain; any but folded means --kernels plain."""

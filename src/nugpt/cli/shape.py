@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import tyro
+
 from nugpt.spec.model import ModelConfig
 from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.resolve import Base, Extent
 from nugpt.spec.scales import Scale, preset
+
+AMONG_OPTIONS = tyro.conf.arg(name="")  # a part whose fields the help lists with the command's own
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,7 @@ class Shape:
     """The model: a preset, and what differs from it."""
 
     preset: str = "tiny-l2h2"
-    """SCALE-lLAYERShHEADS, with SCALE one of paper, evidence, lab, tiny (`nugpt count --list` shows those in use)."""
+    """SCALE-lLAYERShHEADS, with SCALE one of paper, evidence, lab, tiny (`nugpt count --list` shows some)."""
     n_layers: int | None = None
     """Blocks."""
     n_heads: int | None = None

@@ -45,7 +45,7 @@ class Pack:
 class Merge:
     """Add what others packed to a store; nothing there is overwritten, and a disagreement is named (exit status 1)."""
 
-    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH …")]
     """Files and archives made by `nugpt store pack`."""
     store: Path = Path("runs")
     """The store to add to, or an archive."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Study:
     """The paper's studies and ours: `nugpt study list`, or one of them, printed, and run with --run."""
 
-    ids: Annotated[tuple[str, ...], tyro.conf.Positional]
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID …")]
     """The study's id, the paper's figure label, or `list`; several, or `all`, are run one after the other."""
     scale: str = "tiny"
     """tiny (a CPU, minutes), lab (one GPU, minutes), evidence (one GPU, decides the claim), paper (a cluster)."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
 from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import print_json
 from nugpt.spec.plan import Curve, Plan, Policy, StopRule, lr_at
 
@@ -41,7 +42,7 @@ class Sweep:
 
     name: str
     """The plan's name; the same name and arguments again go on with it."""
-    arguments: RunArguments = RunArguments()
+    arguments: Annotated[RunArguments, AMONG_OPTIONS] = RunArguments()
     log2_lr: tuple[str, ...] = ("-8:-3:0.5",)
     """Learning rates as powers of two: numbers, or FIRST:LAST:STEP."""
     seed: tuple[int, ...] = (0,)

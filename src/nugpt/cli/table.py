@@ -23,7 +23,7 @@ class Target(Shape):
 
     # Empty where none is asked for: a target that is asked for is never left out of what is printed.
     preset: Annotated[str, tyro.conf.arg(help_behavior_hint=f"(default: {PRESET})")] = ""
-    """SCALE-lLAYERShHEADS, with SCALE one of paper, evidence, lab, tiny (`nugpt count --list` shows those in use)."""
+    """SCALE-lLAYERShHEADS, with SCALE one of paper, evidence, lab, tiny (`nugpt count --list` shows some)."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import number, print_json
 from nugpt.spec.run import RunSpec, Start
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Train:
     """Train a model on one device. The same command again goes on where it was, or shows the result when it is done."""
 
-    arguments: RunArguments = RunArguments()
+    arguments: Annotated[RunArguments, AMONG_OPTIONS] = RunArguments()
     lr: tuple[float, ...] = ()
     """The global learning rate η; several train as one ensemble. By default the scale's."""
     seed: tuple[int, ...] = (0,)

@@ -122,7 +122,7 @@ def preset(name: str) -> tuple[Scale, ModelConfig]:
 
 
 def preset_names() -> list[str]:
-    """The presets that have a place in the paper or in a study, scale by scale."""
+    """The paper's sizes, and a row of widths and of depths at every other scale."""
     return [
         f"{scale.name}-l{layers}h{heads}" for scale in SCALES.values() for layers, heads in dict.fromkeys(scale.sizes)
     ]
