@@ -158,6 +158,17 @@ def test_a_spoiled_checkpoint_is_passed_over_with_a_message(dataset: TokenDatase
     assert result_of(directory) == result_of(only_run(tmp_path / "whole"))
 
 
+def test_a_longer_horizon_keeps_the_learning_rate(train: Train, tmp_path: Path) -> None:
+    train("--lr", "0.03")
+    first = only_run(tmp_path / "runs")
+    names = (first.path.name[:6], str(first.checkpoints / "step-000000012"))
+    for steps, name in zip(("18", "24"), names, strict=True):  # the run, or a checkpoint of it
+        assert train("--steps", steps, "--extend", name) == 0
+    assert train("--steps", "24", "--extend", names[0], "--lr", "0.01") == 0
+    specs = [run.spec() for run in Store(tmp_path / "runs").runs()]
+    assert sorted((spec.steps, spec.lr) for spec in specs) == [(12, 0.03), (18, 0.03), (24, 0.01), (24, 0.03)]
+
+
 def test_from_weights_and_to_a_longer_horizon(train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("--schedule", "constant", "--parametrization", "ngpt")
     first = only_run(tmp_path / "runs")

@@ -22,7 +22,7 @@ class Train:
 
     arguments: Annotated[RunArguments, AMONG_OPTIONS] = RunArguments()
     lr: tuple[float, ...] = ()
-    """The global learning rate η; several train as one ensemble. By default the scale's."""
+    """The global learning rate η; several train as one ensemble. By default the scale's, or of the run to extend."""
     seed: tuple[int, ...] = (0,)
     """Of initial weights and data order; several train as one ensemble."""
     start_from: str | None = None
@@ -50,8 +50,8 @@ class Train:
             raise ValueError("--seed has no number, but must have at least one")
         options = self.carrier.options()
         device_type = options.torch_device().type
-        lrs = self.lr or (self.arguments.default_lr(),)
         starts = self._starts()
+        lrs = self.lr or (self._extended_lr() or self.arguments.default_lr(),)
         dataset = self.arguments.dataset()
         start = self._start(next(iter(starts.values()), None))
         specs = [
@@ -79,6 +79,18 @@ class Train:
             return None
         return Start("weights", given.hash) if self.start_from else Start("extend", given.hash, given.step)
 
+    def _extended_lr(self) -> float | None:
+        """That of the run to extend; none without one, or where a checkpoint alone was given."""
+        from nugpt.store import Store
+        from nugpt.store.run_directory import RunDirectory
+
+        if not self.extend:
+            return None
+        if not _is_checkpoint(self.extend):
+            return Store(self.store).find(self.extend).spec().lr
+        run = Path(self.extend).resolve().parent.parent
+        return RunDirectory(run).spec().lr if (run / "spec.json").is_file() else None
+
     def _starts(self) -> dict[str, Checkpoint]:
         """The checkpoint to start from by its hash: a checkpoint's directory, or a run's newest."""
         from nugpt.store import Store, latest_checkpoint, load_checkpoint
@@ -90,13 +102,17 @@ class Train:
         name = self.start_from or self.extend
         if not name:
             return {}
-        if (Path(name) / "state.json").is_file():
+        if _is_checkpoint(name):
             found: Checkpoint | None = load_checkpoint(Path(name))
         else:
             found = latest_checkpoint(Store(self.store).find(name).checkpoints)
         if found is None:
             raise ValueError(f"run {name!r} has no checkpoint to start from")
         return {found.hash: found}
+
+
+def _is_checkpoint(name: str) -> bool:
+    return (Path(name) / "state.json").is_file()
 
 
 def _summary(spec: RunSpec, record: RunRecord, store: Path) -> str:
