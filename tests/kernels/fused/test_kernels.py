@@ -205,7 +205,7 @@ def test_loss_and_its_gradients(
     if not whole:  # five parts of a row, and several rows for a program
         monkeypatch.setattr(loss, "WHOLE_ROW", 16)
         monkeypatch.setitem(loss.TILINGS, "long softmax", Tiling(1024, resident=1))
-    assert len(loss._pieces(R, N, V)) == pieces
+    assert len(loss.pieces(R, N, V)) == pieces
     h, W, s = made(R, N, D, dtype=dtype), made(R, V, D, seed=1), made(R, V, seed=2)
     s[0, 3] = 0.0  # a scale of zero still has a gradient
     gain = torch.rand(R, device=DEVICE) + 0.5
