@@ -70,6 +70,21 @@ def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) 
     assert_close(before, middle, dtype, "the state between")
 
 
+@pytest.mark.parametrize("apart", [0.5, 0.1, 0.03])
+def test_where_branch_and_state_nearly_cancel_the_error_is_that_of_sums_of_squares(apart: float) -> None:
+    from nugpt.core import sphere
+    from nugpt.kernels.fused.lerp import lerp
+
+    h = sphere.norm(made(1, 9, 192))
+    b = apart * sphere.norm(made(1, 9, 192, seed=1)) - h
+    stored, gain = torch.full((1, 192), 0.5, device=DEVICE), torch.ones(1, device=DEVICE)
+    h64, branch64 = h.double(), sphere.norm(b.double())
+    truth, length = sphere.lerp(h64, branch64, torch.tensor(0.5)), (0.5 * (h64 + branch64)).norm(dim=-1)
+    assert 0.4 < float(length.max()) / apart < 0.6
+    error = (lerp(h, b, stored, gain)[0].double() - truth).norm(dim=-1)
+    assert bool((error < 5e-7 / length.square()).all())  # a few roundings of sums of size 1
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("added", [True, False])
 def test_add_norm_and_its_gradient(added: bool, dtype: torch.dtype) -> None:
