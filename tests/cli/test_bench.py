@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from nugpt.bench import steps
+from nugpt.bench import data, steps, timing
+from nugpt.cli.bench import Bench
 from nugpt.cli.main import main
+from nugpt.engines.lab.options import Options
 from nugpt.spec.model import ModelConfig
 
 
@@ -29,6 +32,32 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "νGPT" in printed
     assert "small: νGPT runs at" in printed
     assert "kernels: there is no CUDA device" in printed
+    (ours,) = (line.split() for line in printed.splitlines() if "νGPT" in line and "–" in line)
+    assert ours[-2:] == ["plain", "folded"]  # which kernels and which attention ran
+
+
+def test_the_table_of_data_has_every_way_of_loading(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = {"tokens_per_second": 2e6, "tokens_per_second_prefetched": 3e6}
+    found = {"prepare": {"tokens_per_second": 1e6}, "load": rates}
+    monkeypatch.setattr(data, "bench_data", lambda: found)
+    assert main(["bench", "kernels", "data", "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split()[-1] for line in printed.splitlines() if ",000,000" in line] == [
+        "1,000,000",
+        "2,000,000",
+        "3,000,000",
+    ]
+
+
+def test_kernels_that_cannot_run_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_nothing(name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_nothing)
+    found = Bench()._measure("kernels", torch.device("cuda"), Options(), {"copy_tbps": 1.0})
+    assert found == {"not_run": "Triton is not installed"}
 
 
 def test_a_section_that_does_not_fit_leaves_the_others(
@@ -63,10 +92,19 @@ def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--runs", "0"], ["--device", "tpu"], ["--kernels", "quick"], ["--out", "no-such-folder/bench.json"]],
+    [
+        ["--runs", "0"],
+        ["--device", "tpu"],
+        ["--kernels", "quick"],
+        ["--kernels", "fused"],  # this machine has no GPU
+        ["--out", "no-such-folder/bench.json"],
+    ],
 )
-def test_mistakes_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "lab", *arguments]) == 2
+def test_mistakes_are_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(timing, "ceilings", lambda device: pytest.fail("measured before the mistake was seen"))
+    assert main(["bench", "lab", *arguments, *([] if "--device" in arguments else ["--device", "cpu"])]) == 2
     error = capsys.readouterr().err
     assert error.startswith("nugpt: error: ")
     assert error.count("\n") == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +10,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nugpt.bench.steps import Shape, lab_shapes, paper_shapes
 from nugpt.bench.timing import timed, timed_in_graph
 from nugpt.core import sphere
+from nugpt.core.baseline import RMS_EPS
 from nugpt.core.optim import adam_
 from nugpt.core.rope import rope_angles, rotate
+from nugpt.kernels.attention import plain as plain_attention
 from nugpt.kernels.cross_entropy import chunked
 
 
 @dataclass(frozen=True)
 class Case:
-    """One operation at one shape: the fused call, its plain twin, and the fewest bytes it can move."""
+    """One operation at one shape: the fused call, its plain twin, and the fewest bytes it can move.
+
+    What the twin gives is what the fused call gives first, in the same order.
+    """
 
     name: str
     fused: Callable[[], object]
@@ -27,140 +33,324 @@ class Case:
     bytes: int
 
 
-def cases(device: torch.device, replicas: int, tokens: int, heads: int, head_dim: int, seq_len: int) -> list[Case]:
-    """The operations of a block, of the loss and of the optimizer."""
-    from nugpt.kernels.fused import adam, lerp, loss, swiglu
-    from nugpt.kernels.fused import heads as fused_heads
+class Operands:
+    """Random operands of a step of this shape: R replicas of N tokens, low ones in the dtype of matrix products."""
 
-    R, N, D, H = replicas, tokens, heads * head_dim, head_dim
-    M, V = 8 * D // 3 + -(8 * D // 3) % 128, 8192
-    generator = torch.Generator(device).manual_seed(0)
+    def __init__(self, shape: Shape, device: torch.device, low: torch.dtype) -> None:
+        self.model, self.device, self.low = shape.model, device, low
+        self.R, self.N = shape.replicas, shape.batch * shape.model.seq_len
+        self.D, self.M = shape.model.d_model, shape.model.d_mlp
+        self.generator = torch.Generator(device).manual_seed(0)
+        self.gain = torch.rand(self.R, generator=self.generator, device=device) + 0.5
 
-    def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(*shape, generator=generator, device=device).to(dtype)
+    def wide(self, *shape: int) -> Tensor:
+        """Of float32."""
+        return torch.randn(self.R, *shape, generator=self.generator, device=self.device)
 
-    low = torch.bfloat16
-    h, g = sphere.norm(made(R, N, D)), made(R, N, D)
-    b, g_low = made(R, N, D, dtype=low), made(R, N, D, dtype=low)
-    stored, gain = made(R, D).abs(), torch.rand(R, device=device)
+    def narrow(self, *shape: int) -> Tensor:
+        """Of the products' dtype."""
+        return self.wide(*shape).to(self.low)
 
-    def plain_lerp(h: Tensor, b: Tensor, s: Tensor) -> Tensor:
-        return sphere.lerp(h, sphere.norm(b.float()), (gain.view(-1, 1, 1) * s.unsqueeze(1)).abs())
+    def ids(self, *shape: int) -> Tensor:
+        """Tokens."""
+        size = (self.R, *shape)
+        return torch.randint(self.model.vocab_size, size, generator=self.generator, device=self.device)
 
-    layout = fused_heads.Heads(heads, heads, H, seq_len)
-    qkv = made(R, N, layout.columns, dtype=low)
-    s_qk = made(R, heads, H)
-    angles = rope_angles(torch.arange(seq_len, device=device), H, 1e4, torch.float32)
-    turns = layout.turns(angles)
-    d_q, d_k, d_v = (made(R * N // seq_len, seq_len, heads, layout.width, dtype=low) for _ in range(3))
+    def times_gain(self, stored: Tensor) -> Tensor:
+        """A rescaler's effective vector, for every token."""
+        return self.gain.view(-1, 1, 1) * stored.unsqueeze(1)
 
-    def plain_heads(x: Tensor, s: Tensor) -> Tensor:
-        split = x.view(R, N // seq_len, seq_len, -1, layout.width)[..., :H]
-        scales = (gain.view(-1, 1, 1) * s).view(R, 1, 1, heads, H)
-        turned = (rotate(split[..., i * heads : (i + 1) * heads, :], angles) for i in range(2))
-        return torch.cat([(sphere.norm(y) * scales).to(low) for y in turned], dim=-2)
 
-    x, g_M = made(R, N, 2 * M, dtype=low), made(R, N, M, dtype=low)
-    s_u, s_nu = made(R, M), made(R, M)
-    scales = (s_u, gain, s_nu, gain)
+def cases(shape: Shape, device: torch.device, low: torch.dtype = torch.bfloat16) -> Iterator[Case]:
+    """The operations of a block, of the embeddings, of the loss and of the optimizer; a few at a time are held."""
+    for of in (_lerps, _residuals, _heads, _short_attention, _gates, _embeddings, _losses, _updates):
+        yield from of(Operands(shape, device, low))
 
-    def plain_swiglu(x: Tensor, u: Tensor, nu: Tensor) -> Tensor:
-        by = gain.view(-1, 1, 1)
-        left, right = x.split(M, dim=-1)
-        return (functional.silu(right * (by * nu.unsqueeze(1)) * D**0.5) * (left * (by * u.unsqueeze(1)))).to(low)
 
-    E_out, s_z = sphere.norm(made(R, V, D)), made(R, V)
-    targets = torch.randint(V, (R, N), generator=generator, device=device)
+def _lerps(x: Operands) -> list[Case]:
+    from nugpt.kernels.fused.lerp import lerp, lerp_backward
 
-    def fused_loss() -> object:
-        weight = loss.scaled(E_out, s_z, gain, low)
-        losses, dh, dw = loss.token_losses_and_gradients(g_low, weight, targets, 1.0 / N)
-        return losses, dh, loss.unscale_(dw, E_out, s_z, gain)
+    h, b, before = sphere.norm(x.wide(x.N, x.D)), x.narrow(x.N, x.D), x.narrow(x.N, x.D)
+    stored, stored_before = x.wide(x.D).abs(), x.wide(x.D).abs()
+    g, g_low = x.wide(x.N, x.D), x.narrow(x.N, x.D)
 
-    def plain_loss(h: Tensor, w: Tensor, s: Tensor) -> Tensor:
-        return chunked(h, w.to(low), gain.view(-1, 1) * s, targets)
+    def plain(h: Tensor, b: Tensor, s: Tensor) -> Tensor:
+        return sphere.lerp(h, sphere.norm(b.float()), x.times_gain(s).abs())
 
-    p, first, second, dp = sphere.norm(made(R, M, D)), made(R, M, D), made(R, M, D).square(), made(R, M, D, dtype=low)
-    ones = torch.ones(R, device=device)
-    course = adam.Course(ones.int(), ones, torch.tensor([1.0, 0.5, 0.5], device=device), (0.9, 0.95))
-    copy = torch.empty(R, M, D, device=device, dtype=low)
-    settings = (1e-6 * ones, 1e-8 * ones, 0 * ones)
+    def plain_twice() -> object:
+        with torch.no_grad():
+            between = plain(h, before, stored_before)
+        return _backward(plain, (between, b, stored), (g + g_low,))()
 
-    def plain_adam() -> None:
-        adam_(p, dp.float(), first, second, 5, 1e-6, (0.9, 0.95), 1e-8)
-        sphere.retract_tensor_(p, 2)
-        copy.copy_(p)
-
-    e, w = R * N * D, R * N * M
-    q = R * N * heads * layout.width
+    first, e = (before, stored_before, x.gain), x.R * x.N * x.D
     return [
-        Case("lerp", lambda: lerp.lerp(h, b, stored, gain), lambda: plain_lerp(h, b, stored), 12 * e),
+        Case("lerp", lambda: lerp(h, b, stored, x.gain), lambda: plain(h, b, stored), 12 * e),
         Case(
             "lerp backward",
-            lambda: lerp.lerp_backward(g, g_low, h, b, stored, gain),
-            _backward(plain_lerp, (h, b, stored), g),
+            lambda: lerp_backward(g, g_low, h, b, stored, x.gain),
+            _backward(plain, (h, b, stored), (g + g_low,)),
             18 * e,
         ),
         Case(
-            "rotate, norm, s_qk",
-            lambda: fused_heads.rotate_scale(qkv, layout, s_qk, gain, *turns),
-            lambda: plain_heads(qkv, s_qk),
-            8 * q,
-        ),
-        Case(
-            "rotate, norm, s_qk backward",
-            lambda: fused_heads.rotate_scale_backward((d_q, d_k, d_v), qkv, layout, s_qk, gain, *turns),
-            _backward(plain_heads, (qkv, s_qk), None),
-            16 * q,
-        ),
-        Case("swiglu", lambda: swiglu.swiglu(x, scales, D**0.5), lambda: plain_swiglu(x, s_u, s_nu), 6 * w),
-        Case(
-            "swiglu backward",
-            lambda: swiglu.swiglu_backward(g_M, x, scales, D**0.5),
-            _backward(plain_swiglu, (x, s_u, s_nu), g_M),
-            10 * w,
-        ),
-        Case(
-            "linear cross-entropy, both ways",
-            fused_loss,
-            _both_ways(plain_loss, (g_low, E_out, s_z)),
-            R * (8 * N * V + 4 * N * D + 18 * V * D),  # logits written, read, rewritten, read; then h, dh and weights
-        ),
-        Case(
-            "adam, retraction, copy",
-            lambda: adam.update_(p, dp, first, second, course, settings, 1, copy, adam.Place(), grad_moved=True),
-            plain_adam,
-            28 * R * M * D,
+            "lerp backward, the state before it made again",
+            lambda: lerp_backward(g, g_low, h, b, stored, x.gain, first, again=True),
+            plain_twice,
+            22 * e,
         ),
     ]
 
 
-def _backward(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor | None) -> Callable[[], object]:
-    """The backward pass alone, over a graph made once."""
+def _residuals(x: Operands) -> list[Case]:
+    """The plain transformer's."""
+    from nugpt.kernels.fused.add_norm import add_norm, add_norm_backward
+
+    h, b, w = x.wide(x.N, x.D), x.narrow(x.N, x.D), x.wide(x.D)
+    g, g_low = x.wide(x.N, x.D), x.narrow(x.N, x.D)
+
+    def plain(h: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        out = h + x.gain.view(-1, 1, 1) * b
+        inverse = torch.rsqrt(out.square().mean(-1, keepdim=True) + RMS_EPS)
+        return out, (out * inverse * w.unsqueeze(1)).to(x.low)
+
+    out, e = plain(h, b, w)[0], x.R * x.N * x.D
+    return [
+        Case("add, norm", lambda: add_norm(h, b, x.gain, w, RMS_EPS, x.low), lambda: plain(h, b, w), 12 * e),
+        Case(
+            "add, norm backward",
+            lambda: add_norm_backward(g, g_low, out, x.gain, w, RMS_EPS, added=True),
+            _backward(plain, (h, b, w), (g, g_low)),
+            16 * e,
+        ),
+    ]
+
+
+class _QueriesAndKeys:
+    """A q-k-v product, its layout and what turns it; heads as the definition has them."""
+
+    def __init__(self, x: Operands) -> None:
+        from nugpt.kernels.fused.heads import Heads
+
+        model = x.model
+        self.x, self.layout = x, Heads(model.n_heads, model.n_heads, model.head_dim, model.seq_len)
+        self.product, self.s_qk = x.narrow(x.N, self.layout.columns), x.wide(model.n_heads, model.head_dim)
+        positions = torch.arange(model.seq_len, device=x.device)
+        self.angles = rope_angles(positions, model.head_dim, model.rope_theta, torch.float32)
+        self.around = (self.layout, self.s_qk, x.gain, *self.layout.turns(self.angles))
+        self.numbers = x.R * x.N * model.n_heads * self.layout.width  # in all queries, and in all keys
+
+    def plain(self, product: Tensor, s_qk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys after rotation, Norm and s_qk, and values; of heads that need no padding as they lie."""
+        H = self.layout.dim
+        q, k, v = (part[..., :H] for part in self.layout.split(product))
+        each = q.shape[0] // self.x.R
+        scales = (self.x.gain.view(-1, 1, 1) * s_qk).repeat_interleave(each, 0).unsqueeze(1)
+        q, k = ((sphere.norm(rotate(y, self.angles)) * scales).to(self.x.low) for y in (q, k))
+        return q, k, v
+
+
+def _heads(x: Operands) -> list[Case]:
+    from nugpt.kernels.fused.heads import rotate_scale, rotate_scale_backward
+
+    heads = _QueriesAndKeys(x)
+    grads = tuple(x.narrow(x.N, x.model.n_heads, heads.layout.width) for _ in range(3))
+    d_q, d_k, d_v = (g.view(-1, x.model.seq_len, *g.shape[2:]) for g in grads)
+    pulls = tuple(g[..., : heads.layout.dim] for g in (d_q, d_k, d_v))
+    return [
+        Case(
+            "rotate, norm, s_qk",
+            lambda: rotate_scale(heads.product, *heads.around),
+            lambda: heads.plain(heads.product, heads.s_qk)[:2],
+            8 * heads.numbers,
+        ),
+        Case(
+            "rotate, norm, s_qk backward",
+            lambda: rotate_scale_backward((d_q, d_k, d_v), heads.product, *heads.around),
+            _backward(heads.plain, (heads.product, heads.s_qk), pulls),
+            16 * heads.numbers,
+        ),
+    ]
+
+
+def _short_attention(x: Operands) -> list[Case]:
+    """Ours, where it takes the shape; other sequences are left to the libraries."""
+    from nugpt.kernels.fused import short
+    from nugpt.kernels.fused.attention import attend, attend_turned_backward
+    from nugpt.kernels.fused.heads import rotate_scale
+
+    heads, scale = _QueriesAndKeys(x), x.model.head_dim**0.5
+    if not short.takes(x.model.seq_len, heads.layout.width):
+        return []
+    q, k = rotate_scale(heads.product, *heads.around)
+    v = heads.layout.split(heads.product)[2]
+    o, saved = attend("short", q, k, v, scale)
+    grad = x.narrow(x.N, x.model.n_heads, heads.layout.width).view(o.shape)
+
+    def plain(product: Tensor, s_qk: Tensor) -> Tensor:
+        return plain_attention(*heads.plain(product, s_qk), scale)
+
+    return [
+        Case(
+            "attention of short sequences",
+            lambda: attend("short", q, k, v, scale)[0],
+            lambda: plain_attention(q, k, v, scale),
+            8 * heads.numbers,
+        ),
+        Case(
+            "attention of short sequences backward, to the product",
+            lambda: attend_turned_backward("short", grad, q, k, heads.product, o, saved, scale, *heads.around),
+            _backward(plain, (heads.product, heads.s_qk), (grad[..., : heads.layout.dim],)),
+            16 * heads.numbers,
+        ),
+    ]
+
+
+def _gates(x: Operands) -> list[Case]:
+    from nugpt.kernels.fused.swiglu import swiglu, swiglu_backward
+
+    product, grad, s_u, s_nu = x.narrow(x.N, 2 * x.M), x.narrow(x.N, x.M), x.wide(x.M), x.wide(x.M)
+    scales, constant = (s_u, x.gain, s_nu, x.gain), x.D**0.5
+
+    def plain(product: Tensor, s_u: Tensor, s_nu: Tensor) -> Tensor:
+        u, nu = product.split(x.M, dim=-1)
+        return (functional.silu(nu * x.times_gain(s_nu) * constant) * (u * x.times_gain(s_u))).to(x.low)
+
+    w = x.R * x.N * x.M
+    return [
+        Case("swiglu", lambda: swiglu(product, scales, constant), lambda: plain(product, s_u, s_nu), 6 * w),
+        Case(
+            "swiglu backward",
+            lambda: swiglu_backward(grad, product, scales, constant)[:2],
+            _backward(plain, (product, s_u, s_nu), (grad,)),
+            10 * w,
+        ),
+    ]
+
+
+def _embeddings(x: Operands) -> list[Case]:
+    from nugpt.kernels.fused.embedding import embed, embed_backward, embedding_order
+
+    V = x.model.vocab_size
+    weight, tokens, g, g_low = x.wide(V, x.D), x.ids(x.N), x.wide(x.N, x.D), x.narrow(x.N, x.D)
+    order = embedding_order(tokens, V)
+
+    def plain(weight: Tensor) -> Tensor:
+        return torch.stack([functional.embedding(of, rows) for of, rows in zip(tokens, weight, strict=True)])
+
+    e, rows = x.R * x.N * x.D, x.R * min(x.N, V) * x.D
+    return [
+        Case("embedding", lambda: embed(weight, tokens, x.low), lambda: plain(weight), 6 * e + 4 * rows),
+        Case(
+            "embedding backward",
+            lambda: embed_backward(g, g_low, *order),
+            _backward(plain, (weight,), (g + g_low,)),
+            6 * e + 4 * x.R * V * x.D,
+        ),
+    ]
+
+
+def _losses(x: Operands) -> list[Case]:
+    from nugpt.kernels.fused import loss
+
+    V, N, D = x.model.vocab_size, x.N, x.D
+    h, E_out, s_z, targets = x.narrow(N, D), sphere.norm(x.wide(V, D)), x.wide(V), x.ids(N)
+    replicas, tokens = loss.pieces(x.R, N, V)[0]
+    logits = x.narrow(tokens.stop, V)[replicas].contiguous()
+    losses = torch.empty(x.R, N, device=x.device)
+
+    def fused() -> object:
+        found, dh, d_scaled = loss.token_losses_and_gradients(h, loss.scaled(E_out, s_z, x.gain, x.low), targets, 1 / N)
+        return dh, *loss.unscale_(d_scaled, E_out, s_z, x.gain), found
+
+    def plain(h: Tensor, weight: Tensor, s: Tensor) -> Tensor:
+        return chunked(h, weight.to(x.low), x.gain.view(-1, 1) * s, targets).mean(-1).sum()
+
+    def softmax_in_place() -> object:
+        loss.softmax_(logits, targets[replicas], losses[replicas], 0, 1 / N)
+        return logits
+
+    def plain_softmax() -> Tensor:
+        d = logits.float().softmax(-1)
+        d.scatter_add_(-1, targets[replicas, tokens].unsqueeze(-1), -torch.ones_like(d[..., :1]))
+        return (d / N).to(x.low)
+
+    return [
+        Case("logits to their gradient", softmax_in_place, plain_softmax, 4 * logits.numel()),
+        Case(
+            "linear cross-entropy, both ways",
+            fused,
+            lambda: _backward(plain, (h, E_out, s_z), None)(),
+            x.R * (8 * N * V + 4 * N * D + 18 * V * D),  # logits written, read, rewritten, read; then h, dh and weights
+        ),
+    ]
+
+
+def _updates(x: Operands) -> list[Case]:
+    from nugpt.kernels.fused.adam import Course, Place, lengths, update_
+
+    ones, betas, step = torch.ones(x.R, device=x.device), (0.9, 0.95), 5
+    scalars = torch.tensor([1.0, *(1 - beta**step for beta in betas)], device=x.device)
+    course, settings = Course(ones.int(), ones, scalars, betas), (1e-6 * ones, 1e-8 * ones, 0 * ones)
+
+    def case(name: str, shape: tuple[int, int], axis: int, place: Place, bytes_each: int) -> Case:
+        grad = x.narrow(*shape)
+        start = sphere.norm(x.wide(*shape), axis + 1), x.wide(*shape), x.wide(*shape).square()
+        ours, copy = [part.clone() for part in start], torch.empty_like(grad)
+
+        def fused() -> object:
+            update_(ours[0], grad, ours[1], ours[2], course, settings, axis, copy, place, grad_moved=True)
+            return (*ours, copy)
+
+        def plain() -> object:
+            adam_(start[0], grad.float(), start[1], start[2], step, 1e-6, betas, 1e-8)
+            sphere.retract_tensor_(start[0], axis + 1)
+            return (*start, start[0].to(x.low))
+
+        return Case(name, fused, plain, bytes_each * grad.numel())
+
+    grad = x.narrow(x.M, x.D)
+    return [
+        case("adam, retraction, copy; spheres along rows", (x.M, x.D), 1, Place(), 28),
+        # Along columns a parameter is written once before its sphere's length is known, and once after.
+        case("adam, retraction, copy; spheres along columns", (x.D, x.M), 0, Place(columns=True), 32),
+        Case(
+            "length of a gradient",
+            lambda: lengths([grad]),
+            lambda: torch.linalg.vector_norm(grad.flatten(1), dim=1, dtype=torch.float32),
+            2 * grad.numel(),
+        ),
+    ]
+
+
+def _backward(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...] | None
+) -> Callable[[], object]:
+    """The backward pass alone, over a graph made once; without `grads`, of a single number."""
     leaves = tuple(x.detach().requires_grad_() for x in inputs)
     with torch.enable_grad():
-        out = function(*leaves)
-    given = torch.ones_like(out) if grad is None else grad
-    return lambda: torch.autograd.grad(out, leaves, given.to(out.dtype), retain_graph=True)
+        found = function(*leaves)
+    outputs = found if isinstance(found, tuple) else (found,)
+    pulls = None if grads is None else tuple(g.to(out.dtype) for g, out in zip(grads, outputs, strict=True))
+    return lambda: torch.autograd.grad(outputs, leaves, pulls, retain_graph=True)
 
 
-def _both_ways(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Callable[[], object]:
-    leaves = tuple(x.detach().requires_grad_() for x in inputs)
-    return lambda: torch.autograd.grad(function(*leaves).mean(), leaves)
+def kernel_shapes() -> list[Shape]:
+    """The paper's shapes, and eight replicas of the narrowest and of the widest model of sweeps."""
+    sweeps = [shape for shape in lab_shapes("normalized") if shape.replicas > 1]
+    return [*paper_shapes("normalized"), sweeps[0], sweeps[-1]]
 
 
 def bench_kernels(device: torch.device, copy_tbps: float, runs: int) -> list[dict[str, Any]]:
-    """Every operation at a large shape and at a sweep's, beside its plain twin."""
+    """Every operation at large shapes and at sweeps', beside its plain twin."""
     rows = []
-    for label, shape in (("1 × 32768 × 1280", (1, 32768, 10, 128, 4096)), ("8 × 16384 × 192", (8, 16384, 4, 48, 512))):
-        for case in cases(device, *shape):
+    for shape in kernel_shapes():
+        for case in cases(shape, device):
             fused = timed_in_graph(case.fused, device, runs)
             plain = timed(case.plain, device, runs)  # as it runs: autograd launches from Python
             rate = case.bytes / fused.median / 1e9
             rows.append(
                 {
                     "kernel": case.name,
-                    "shape": label,
+                    "shape": f"{shape.replicas} × {shape.batch * shape.model.seq_len} × {shape.model.d_model}",
                     "ms": fused.figures(),
                     "plain_ms": plain.figures(),
                     "times_faster": plain.median / fused.median,
@@ -169,5 +359,5 @@ def bench_kernels(device: torch.device, copy_tbps: float, runs: int) -> list[dic
                     "share_of_copy": rate / copy_tbps,
                 }
             )
-        torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
     return rows

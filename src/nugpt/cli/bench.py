@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from nugpt.cli.data import print_rates
 from nugpt.cli.show import print_json, print_table
 
 Section = Literal["paper", "lab", "kernels", "data"]
@@ -37,6 +38,7 @@ class Bench:
         """Measure, print, and write what was asked for."""
         import torch
 
+        from nugpt.bench.steps import TABLES
         from nugpt.bench.timing import ceilings, environment
         from nugpt.engines.lab.options import Options
 
@@ -48,6 +50,8 @@ class Bench:
             raise FileNotFoundError(f"{self.out} lies in a folder that does not exist: make it first")
         options = Options(device=self.device, kernels=self.kernels)
         device = options.torch_device()
+        for architecture in TABLES if {"paper", "lab"} & {*self.sections} else ():
+            options.kernels_on(device, architecture)  # refuses what cannot be had
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # events and Triton use the current one
         result: dict[str, Any] = {"environment": environment(device), "ceilings": ceilings(device)}
@@ -61,7 +65,7 @@ class Bench:
             except torch.OutOfMemoryError:  # the other sections may still fit
                 result[section] = {"not_run": "the device has too little memory for these shapes"}
             if not self.json:
-                _show(section, result[section], result["ceilings"])
+                _show(section, result[section])
         if self.out is not None:
             Path(self.out).write_text(json_format.dumps(result, indent=1) + "\n")
         if self.json:
@@ -72,30 +76,30 @@ class Bench:
         from nugpt.bench.data import bench_data
         from nugpt.bench.kernels import bench_kernels
         from nugpt.bench.steps import bench_pair, host_shapes, lab_shapes, paper_shapes
+        from nugpt.engines.lab.options import why_not_fused
 
         if section == "data":
             return bench_data()
         if section == "kernels":
             if device.type != "cuda":
                 return {"not_run": "there is no CUDA device: the plain functions are all there is"}
+            if reason := why_not_fused("normalized", device):
+                return {"not_run": reason}
             return bench_kernels(device, best["copy_tbps"], self.runs)
         shapes = {"paper": paper_shapes, "lab": lab_shapes}[section] if device.type == "cuda" else host_shapes
         pairs = list(zip(shapes("normalized"), shapes("prenorm"), strict=True))
-        rows = bench_pair(pairs, device, replace(options), self.runs, partial(print, file=sys.stderr, flush=True))
+        rows = bench_pair(pairs, device, options, self.runs, partial(print, file=sys.stderr, flush=True))
         for row in rows:
             row["share_of_ceiling"] = row["tflops"] / best["product_tflops"]
         return rows
 
 
-def _show(section: str, rows: Any, best: dict[str, float]) -> None:
+def _show(section: str, rows: Any) -> None:
     print()
     if isinstance(rows, dict) and "not_run" in rows:
         print(f"{section}: {rows['not_run']}")
     elif section == "data":
-        lines = [["load", f"{rows['load']['tokens_per_second']:,.0f}"]]
-        if "prepare" in rows:
-            lines.insert(0, ["prepare", f"{rows['prepare']['tokens_per_second']:,.0f}"])
-        print_table([section, "tokens/s"], lines, right=[1])
+        print_rates(section, rows)
     elif section == "kernels":
         columns = [section, "shape", "ms", "spread", "plain ms", "times faster", "GB", "TB/s", "of copy"]
         lines = [
@@ -125,6 +129,8 @@ def _show(section: str, rows: Any, best: dict[str, float]) -> None:
             "of product",
             "GiB",
             "first s",
+            "kernels",
+            "attention",
         ]
         lines = [
             [
@@ -138,6 +144,8 @@ def _show(section: str, rows: Any, best: dict[str, float]) -> None:
                 f"{r['share_of_ceiling']:.0%}",
                 "–" if r["peak_bytes"] is None else f"{r['peak_bytes'] / 2**30:.1f}",
                 f"{r['first_step_s']:.1f}",
+                "compiled" if r["compile"] else r["kernels"],
+                r["attention"],
             ]
             for r in rows
         ]

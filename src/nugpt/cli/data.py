@@ -141,13 +141,19 @@ class BenchData:
         if self.json:
             print_json(result)
             return 0
-        load = result["load"]
-        rows = [["load", f"{load['tokens_per_second']:,.0f}"]]
-        rows.append(["load, prefetched", f"{load['tokens_per_second_prefetched']:,.0f}"])
-        if "prepare" in result:
-            rows.insert(0, ["prepare", f"{result['prepare']['tokens_per_second']:,.0f}"])
-        print_table(["", "tokens/s"], rows, right=[1])
+        print_rates("", result)
         return 0
+
+
+def print_rates(title: str, result: dict[str, Any]) -> None:
+    """The table of what `bench_data` found."""
+    found = {
+        "prepare": result.get("prepare", {}).get("tokens_per_second"),
+        "load": result["load"]["tokens_per_second"],
+        "load, prefetched": result["load"]["tokens_per_second_prefetched"],
+    }
+    rows = [[name, f"{rate:,.0f}"] for name, rate in found.items() if rate is not None]
+    print_table([title, "tokens/s"], rows, right=[1])
 
 
 def _show(manifest: Manifest, path: str, as_json: bool) -> None:

@@ -184,6 +184,8 @@ def test_a_run_rehearses_its_measurement_where_it_is_recorded(tmp_path: Path, mo
     options = Options(measure=("alignment",), measure_points=1, kernels="fused", device=DEVICE.type)
     (record,) = execute([spec], Store(tmp_path / "runs"), dataset, options)
     assert record.status == "done"
+    assert [record.carried_by[x] for x in ("kernels", "loss", "compile")] == ["fused", "fused", False]
+    assert record.carried_by["attention"] in ("efficient", "host")  # of float32, on a GPU and elsewhere
     assert [bool(found[:-2].isnan().all()) for found in asked] == [True, False]  # step 0 against itself, then step 2
 
 

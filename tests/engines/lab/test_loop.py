@@ -66,6 +66,7 @@ def test_a_record_says_what_was_done_and_by_what(dataset: TokenDataset, tmp_path
     assert record.resolved == spec.resolved().to_dict() | {"betas": list(spec.table.betas)}
     assert record.carried_by["micro_batch"] == 3
     assert record.carried_by["device_type"] == "cpu"
+    assert [record.carried_by[x] for x in ("kernels", "attention", "loss")] == ["plain", "folded", "chunked"]
     assert record.carried_by["compile"] is False
     assert record.carried_by["replicas"] == 1
     assert record.wall_s > 0

@@ -43,6 +43,44 @@ def test_a_launch_runs_the_kernel_and_compiling_does_not() -> None:
     assert (kernel.ran, kernel.compiled) == ([asked], [asked])
 
 
+def test_millions_of_tokens_fit_the_grids_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels.fused import adam, add_norm, embedding, heads, lerp, loss, swiglu, tile
+
+    grids: dict[str, tuple[int, ...]] = {}
+
+    def noted(kernel: Any, grid: tuple[int, ...], *_: Any, **__: Any) -> None:
+        grids[kernel.fn.__name__] = grid
+
+    for module in (adam, add_norm, embedding, heads, lerp, loss, swiglu, tile):
+        monkeypatch.setattr(module, "launch", noted)
+    R, N, D, M, V = 3, 4_194_304, 96, 256, 100_352
+
+    def made(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(R, *shape, dtype=dtype, device="meta")
+
+    h, b, s, gain = made(N, D, dtype=torch.float32), made(N, D), made(D), made()
+    lerp.lerp(h, b, s, gain)
+    lerp.lerp_backward(h, b, h, b, s, gain)
+    add_norm.add_norm(h, b, gain, s, 1e-6, b.dtype)
+    add_norm.add_norm_backward(h, b, h, gain, s, 1e-6, added=True)
+    u, x, wide = made(M), made(N, 2 * M), made(N, M)
+    swiglu.swiglu(x, (u, gain, u, gain), 1.0)
+    swiglu.swiglu_backward(wide, x, (u, gain, u, gain), 1.0)
+    layout = heads.Heads(2, 2, 48, 512)
+    around = (layout, made(2, 48), gain, s, s)
+    q, k, v = layout.split(made(N, layout.columns))
+    heads.rotate_scale(made(N, layout.columns), *around)
+    heads.rotate_scale_backward((q, k, v), made(N, layout.columns), *around)
+    embedding.embed(made(V, D), made(N), b.dtype)
+    embedding.embed_backward(h, b, made(N), made(V + 1))
+    loss.softmax_(made(N, V), made(N), made(N), 0, 1.0)
+    adam.lengths([made(V, D)])
+    assert len(grids) == 13
+    for name, grid in grids.items():
+        assert grid[0] < 2**31, name
+        assert all(n <= 65_535 for n in grid[1:]), (name, grid)
+
+
 # A driver that says the GPU is a Hopper one: Triton then compiles for it, whatever this machine has.
 AHEAD = """
 from dataclasses import replace

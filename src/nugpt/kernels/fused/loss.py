@@ -134,7 +134,7 @@ def unscale_(grad_RVD: Tensor, weight_RVD: Tensor, stored_RV: Tensor, gain_R: Te
     return grad_RVD, d_stored
 
 
-def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: int, weight: float | None) -> None:
+def softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: int, weight: float | None) -> None:
     """The chunk's losses; with a weight, the logits become weight times the gradient of their loss."""
     R, n, V = logits_RnV.shape
     N, gradient = targets_RN.shape[1], weight is not None
@@ -150,7 +150,7 @@ def _softmax_(logits_RnV: Tensor, targets_RN: Tensor, losses_RN: Tensor, start: 
         launch(_long_softmax_in_place, (P, R), *operands, P, gradient, block, 8, num_warps=warps)
 
 
-def _pieces(R: int, N: int, V: int) -> list[tuple[slice, slice]]:
+def pieces(R: int, N: int, V: int) -> list[tuple[slice, slice]]:
     """The replicas and tokens whose logits are held together.
 
     Whole replicas as far as they fit, for then nothing has to be added up; else equal parts of one replica's tokens, a
@@ -170,8 +170,8 @@ def token_losses(h_RND: Tensor, weight_RVD: Tensor, targets_RN: Tensor) -> Tenso
     """The loss of every token, (R, N) in float32; the weight is already scaled."""
     R, N, _ = h_RND.shape
     losses = h_RND.new_empty(R, N, dtype=torch.float32)
-    for r, n in _pieces(R, N, weight_RVD.shape[1]):
-        _softmax_(product(h_RND[r, n], weight_RVD[r].mT), targets_RN[r], losses[r], n.start, None)
+    for r, n in pieces(R, N, weight_RVD.shape[1]):
+        softmax_(product(h_RND[r, n], weight_RVD[r].mT), targets_RN[r], losses[r], n.start, None)
     return losses
 
 
@@ -183,9 +183,9 @@ def token_losses_and_gradients(
     V = weight_RVD.shape[1]
     losses = h_RND.new_empty(R, N, dtype=torch.float32)
     dh, dweight = torch.empty_like(h_RND), h_RND.new_empty(R, V, D, dtype=torch.float32)
-    for r, n in _pieces(R, N, V):
+    for r, n in pieces(R, N, V):
         logits = product(h_RND[r, n], weight_RVD[r].mT)
-        _softmax_(logits, targets_RN[r], losses[r], n.start, weight)
+        softmax_(logits, targets_RN[r], losses[r], n.start, weight)
         product(logits, weight_RVD[r], out=dh[r, n])
         product_into(dweight[r], logits.mT, h_RND[r, n], add=n.start > 0)
         del logits  # before the next piece's are made

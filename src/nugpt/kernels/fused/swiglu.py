@@ -41,9 +41,11 @@ def _swiglu_forward(
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
 ):
-    r = tl.program_id(2)
-    rows = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    cols = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    # One axis for both: a grid's others end at 65,535, and tokens need not.
+    ACROSS: tl.constexpr = (M + TILE_COLUMNS - 1) // TILE_COLUMNS
+    tile, r = tl.program_id(0), tl.program_id(1)
+    rows = tile // ACROSS * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    cols = tile % ACROSS * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     mask = (rows < N)[:, None] & (cols < M)[None, :]
     row = r.to(tl.int64) * N + rows
     at = row[:, None] * (2 * M) + cols[None, :]
@@ -127,7 +129,7 @@ def swiglu(x_RNM2: Tensor, scales: Scales | None, constant: float) -> Tensor:
     rows, columns, warps = _tile("swiglu")
     given = scales or (None, None, None, None)
     launch(
-        _swiglu_forward, (triton.cdiv(M, columns), triton.cdiv(N, rows), R),
+        _swiglu_forward, (triton.cdiv(M, columns) * triton.cdiv(N, rows), R),
         x_RNM2, *given, constant, out, N, M, scales is not None, rows, columns, num_warps=warps,
     )  # fmt: skip
     return out

@@ -1,0 +1,95 @@
+"""What `nugpt bench kernels` times: twins that give the same, and every kernel of a training step."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.kernels.fused.tensors import DEVICE
+from torch import Tensor
+
+from nugpt.bench import steps
+from nugpt.bench.steps import Shape, Trained
+from nugpt.engines.lab.options import Options
+from nugpt.spec.model import ModelConfig
+
+pytestmark = [pytest.mark.triton]
+
+MODULES = ("adam", "add_norm", "embedding", "heads", "lerp", "loss", "short", "short_backward", "swiglu", "tile")
+SMALL = Shape("small", ModelConfig(1, 2, 16, 40, 8, d_mlp=24), 3, 2)
+# The interpreter has no products of bfloat16, which `short` needs; on a GPU it is for nothing else.
+LOW, BOUND = (torch.bfloat16, 3e-2) if DEVICE == "cuda" else (torch.float32, 1e-5)
+
+
+def tensors_in(found: object) -> Iterator[Tensor]:
+    """Every tensor of nested tuples, in order."""
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, (tuple, list)):
+        for part in found:
+            yield from tensors_in(part)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the kernels that are launched."""
+    from nugpt.kernels.fused.launch import launch
+
+    names: set[str] = set()
+
+    def noted(kernel: Any, *arguments: Any, **options: Any) -> None:
+        names.add(kernel.fn.__name__)
+        launch(kernel, *arguments, **options)
+
+    for module in MODULES:
+        monkeypatch.setattr(importlib.import_module(f"nugpt.kernels.fused.{module}"), "launch", noted)
+    return names
+
+
+def test_a_case_and_its_twin_give_the_same() -> None:
+    from nugpt.bench.kernels import cases
+
+    names = []
+    for case in cases(SMALL, torch.device(DEVICE), LOW):
+        names.append(case.name)
+        truth = [x.detach().clone() for x in tensors_in(case.plain())]
+        found = list(tensors_in(case.fused()))
+        assert truth, case.name
+        assert len(found) >= len(truth), case.name
+        for mine, theirs in zip(found, truth, strict=False):
+            assert mine.numel() == theirs.numel(), case.name
+            difference = (mine.reshape(-1).double() - theirs.reshape(-1).double()).norm()
+            assert float(difference / theirs.double().norm()) < BOUND, case.name
+        assert case.bytes > 0
+    assert len(set(names)) == len(names)
+
+
+def test_every_kernel_of_a_step_is_timed(launched: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.bench.kernels import cases
+    from nugpt.kernels.fused import loss
+
+    monkeypatch.setattr(steps, "WARM_UP", 0)
+    for architecture in ("normalized", "prenorm"):
+        model = ModelConfig(**(SMALL.model.to_dict() | {"architecture": architecture}))
+        Trained(Shape("small", model, 1), torch.device(DEVICE), Options(device=DEVICE, kernels="fused"))
+    of_steps = set(launched)
+    assert len(of_steps) > 12
+    launched.clear()
+    for whole in (16384, 16):  # rows of logits at once, and in pieces
+        monkeypatch.setattr(loss, "WHOLE_ROW", whole)
+        for case in cases(SMALL, torch.device(DEVICE), LOW):
+            case.fused()
+    assert of_steps <= launched
+    assert {"_short_forward", "_short_queries", "_short_keys", "_long_softmax_in_place"} <= launched
+
+
+def test_the_shapes_take_both_ways_of_the_loss() -> None:
+    from nugpt.bench.kernels import kernel_shapes
+    from nugpt.kernels.fused.loss import WHOLE_ROW
+
+    shapes = kernel_shapes()
+    assert [(s.replicas, s.model.d_model) for s in shapes] == [(1, 1280), (1, 1224), (8, 192), (8, 768)]
+    assert {s.model.vocab_size > WHOLE_ROW for s in shapes} == {True, False}
