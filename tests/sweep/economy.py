@@ -17,8 +17,8 @@ from tests.fit.synthetic import FAMILIES
 from tests.sweep.small import make_spec, record_of
 
 from nugpt.spec.plan import Curve, Policy
-from nugpt.sweep.grow import next_points
-from nugpt.sweep.state import CurveState, Place
+from nugpt.sweep.grow import additions
+from nugpt.sweep.state import CurveState, Place, plan_noise
 
 SEEDS, NOISE, KNOWN = (0, 1, 2), 0.004, 0.25
 PLANS: dict[str, tuple[tuple[float, ...], Policy]] = {
@@ -58,7 +58,7 @@ def settled(grid: tuple[float, ...], policy: Policy, loss: Loss) -> CurveState:
             tuple(place for x in sorted({*grid, *added}) for place in _places(curve, x, loss, added)),
             "val_loss",
         )
-        points = next_points(state, policy)
+        (points,) = additions([state], policy)
         if not points:
             return state
         added |= {point.log2_lr: point.reason for point in points}
@@ -101,7 +101,7 @@ def measure(curves: int, plans: Iterable[str] = PLANS) -> dict[str, Economy]:
             centre = round(2 * (best + rng.uniform(-1, 1))) / 2
             loss = planted(rng, list(FAMILIES)[i % len(FAMILIES)], best)
             state = settled(tuple(centre + x for x in grid), policy, loss)
-            found = state.optimum()
+            found = state.optimum(plan_noise([state]))
             runs += len(state.places)
             if found is not None and found.log2_lr is not None:
                 known += found.interval.width <= KNOWN

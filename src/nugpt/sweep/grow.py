@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from nugpt.spec.plan import Policy
 from nugpt.store.plans import Addition
-from nugpt.sweep.state import CurveState
+from nugpt.sweep.state import CurveState, plan_noise
+
+if TYPE_CHECKING:
+    from nugpt.fit.noise import NoiseModel
+    from nugpt.fit.optimum import Optimum
 
 
-def next_points(state: CurveState, policy: Policy) -> list[Addition]:
+def additions(curves: Sequence[CurveState], policy: Policy) -> list[list[Addition]]:
+    """What each of a plan's curves calls for; one whose runs have all ended does not wait for the others."""
+    if all(curve.left(policy) for curve in curves):  # fits take a second to import
+        return [[] for _ in curves]
+    noise = plan_noise(curves)
+    return [next_points(curve, policy, noise) for curve in curves]
+
+
+def next_points(state: CurveState, policy: Policy, noise: NoiseModel) -> list[Addition]:
     """The learning rates to add to a curve all of whose runs have ended; none when it is settled or at its limit."""
-    found = state.optimum()
-    if found is None or state.left(policy):
+    if state.left(policy) or (found := state.optimum(noise)) is None:
         return []
     grid = sorted({place.log2_lr for place in state.places})
+    beyond = [point for side in _sides(state, found, grid) for point in _extension(state, policy, grid, side)]
+    if beyond:
+        return beyond
+    best = state.best()
+    if found.log2_lr is not None:
+        return _refinement(state, policy, grid, found.log2_lr)
+    if best is not None and best.side is None:
+        # Not sure to be enclosed, with nowhere to go on: points around the lowest mean tell more than none.
+        return _refinement(state, policy, grid, best.log2_lr)
+    return []
+
+
+def _sides(state: CurveState, found: Optimum, grid: list[float]) -> list[str]:
+    """Where the optimum may lie beyond the grid."""
     if found.verdict == "edge-censored":
-        sides = [side for side in ("left", "right") if found.side in (None, side) and _near(state, grid, side)]
-        return [addition for side in sides for addition in _extension(state, policy, grid, side)]
+        return [side for side in ("left", "right") if found.side in (None, side) and _near(state, grid, side)]
     best = state.best()
     if found.verdict == "flat" and best is not None and best.side in ("left", "right"):
         # Too noisy to be sure of an edge; the lowest mean at the very end still asks for the next point.
-        return _extension(state, policy, grid, best.side)
-    if found.verdict == "enclosed" and found.log2_lr is not None:
-        return _refinement(state, policy, grid, found.log2_lr)
+        return [best.side]
     return []
 
 
