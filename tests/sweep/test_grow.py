@@ -131,12 +131,81 @@ def test_the_optimum_is_refined_spacing_by_spacing(tmp_path: Path) -> None:
     assert len(added) == 4
 
 
-def test_a_refinement_does_not_follow_an_optimum_that_moves(tmp_path: Path) -> None:
-    policy = Policy(extend=0, refine=(0.5,))
-    directory = make_directory(tmp_path, make_plan((-8, -7, -6, -5, -4), policy=policy))
-    # Half-way points are better than whole octaves, the outermost one best of all.
-    finish(directory, FakeEngine(loss=lambda spec: 3.0 + (math.log2(spec.lr) + 6) ** 2 - (spec.lr == 2**-5.5) * 9))
-    assert grid(directory) == [-8, -7, -6.5, -6, -5.5, -5, -4]
+def moving(*bests: float):  # type: ignore[no-untyped-def]
+    """A parabola around −6, but for dips that are each deeper than the one before."""
+    dips = {best: 9.0 * (i + 1) for i, best in enumerate(bests)}
+    return lambda spec: 3.0 + (math.log2(spec.lr) + 6) ** 2 - dips.get(round(math.log2(spec.lr), 6), 0.0)
+
+
+FIRST, AGAIN = "0.25 octave around the optimum", "0.25 octave around the optimum, which had moved"
+
+
+@pytest.mark.parametrize(
+    ("fine", "bests", "first", "again"),
+    [
+        (2, (-5.75,), [-6.5, -6.25, -5.75, -5.5], []),  # it has a neighbour at a quarter octave on either side
+        (2, (-5.5,), [-6.5, -6.25, -5.75, -5.5], [-5.25]),  # of −5.25 and −5 the grid has one
+        (2, (-6.5,), [-6.5, -6.25, -5.75, -5.5], [-6.75]),
+        (1, (-6.25,), [-6.25, -5.75], [-6.5]),
+        (1, (-5.75,), [-6.25, -5.75], [-5.5]),
+        (2, (-5.5, -5.25), [-6.5, -6.25, -5.75, -5.5], [-5.25]),
+        (1, (-5.75, -5.5), [-6.25, -5.75], [-5.5]),  # it moves once more, which is not followed
+        (0, (), [], []),
+    ],
+)
+def test_a_refinement_follows_an_optimum_that_moves_once(
+    tmp_path: Path, fine: int, bests: tuple[float, ...], first: list[float], again: list[float]
+) -> None:
+    curve = Curve({}, make_spec(), (-8, -7, -6, -5, -4), (0,), fine)
+    directory = make_directory(tmp_path, Plan("plan", (curve,), Policy(extend=0, refine=(0.25,))))
+    finish(directory, FakeEngine(loss=moving(*bests)))
+    added = directory.additions()
+    assert [a.log2_lr for a in added if a.reason == FIRST] == first
+    assert [a.log2_lr for a in added if a.reason == AGAIN] == again
+    assert len(added) == len(first) + len(again)
+    assert additions(states(directory), directory.plan().policy) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("start", "bests", "half", "half_again", "quarter", "quarter_again"),
+    [
+        # −5.5 has no −5 beside it; then it has, and the quarters are those around it.
+        ((-8, -6, -4), (-5.5,), [-6.5, -5.5], [-5.0], [-5.75, -5.25], []),
+        # −6.5 has −7 and −6 beside it, −6.75 then −7 and −6.5: halves are not looked at again.
+        ((-8, -7, -6, -5), (-6.5, -6.75), [-6.5, -5.5], [], [-6.75, -6.25], []),
+        # −6.5 lacks −7; of its quarters −6.75 is best, which has −7 and −6.5 beside it.
+        ((-8, -6, -4), (-6.5, -6.75), [-6.5, -5.5], [-7.0], [-6.75, -6.25], []),
+        ((-8, -6, -4), (-6.25,), [-6.5, -5.5], [], [-6.25, -5.75], []),
+    ],
+)
+def test_a_spacing_follows_an_optimum_that_moves_before_the_next_begins(
+    tmp_path: Path,
+    start: tuple[float, ...],
+    bests: tuple[float, ...],
+    half: list[float],
+    half_again: list[float],
+    quarter: list[float],
+    quarter_again: list[float],
+) -> None:
+    curve = Curve({}, make_spec(), start, (0,), 1)
+    directory = make_directory(tmp_path, Plan("plan", (curve,), Policy(extend=0, refine=(0.5, 0.25))))
+    finish(directory, FakeEngine(loss=moving(*bests)))
+    added: dict[str, list[float]] = {}
+    for addition in directory.additions():
+        added.setdefault(addition.reason, []).append(addition.log2_lr)
+    wanted = {FIRST.replace("0.25", "0.5"): half, AGAIN.replace("0.25", "0.5"): half_again}
+    wanted |= {FIRST: quarter, AGAIN: quarter_again}
+    assert added == {reason: points for reason, points in wanted.items() if points}
+
+
+def test_a_plan_that_ended_by_one_round_alone_goes_on(tmp_path: Path) -> None:
+    """As stores have them in which the optimum moved before anyone followed: points at −9, then from −8 up."""
+    policy = Policy(extend=4, spacing=1.0, refine=(0.25,))
+    directory = make_directory(tmp_path, make_plan((-9, -8, -7), policy=policy))
+    (curve,) = directory.plan().curves
+    directory.add([Addition(curve.key, x, FIRST) for x in (-7.75, -7.5, -7.25)])
+    finish(directory, FakeEngine(loss=loss_at(-8.04)))
+    assert [a.log2_lr for a in directory.additions() if a.reason == AGAIN] == [-8.5, -8.25]
 
 
 def test_a_finished_plan_asks_for_nothing_more(tmp_path: Path) -> None:

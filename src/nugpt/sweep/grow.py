@@ -67,18 +67,31 @@ def _extension(state: CurveState, policy: Policy, grid: list[float], side: str) 
 
 
 def _refinement(state: CurveState, policy: Policy, grid: list[float], best: float) -> list[Addition]:
-    """The first spacing whose points around the optimum are not all there yet."""
+    """The first spacing whose points around the optimum are not all there yet; then the last, where it has moved."""
+    refined = [spacing for spacing in policy.refine if _was_added(state, _reason(spacing))]
     for spacing in policy.refine:
-        centre = round(best / spacing) * spacing
-        wanted = [centre + k * spacing for k in range(-state.curve.fine, state.curve.fine + 1)]
-        missing = [x for x in wanted if all(abs(x - there) > spacing / 100 for there in grid)]
-        # One refinement per spacing: once its points are there, the optimum it gives does not call for more.
-        if any(place.added == _reason(spacing) for place in state.places):
-            continue
-        if missing:
-            return [Addition(state.curve.key, x, _reason(spacing)) for x in missing]
+        reason = _reason(spacing)
+        if spacing in refined:
+            # One more round at the most, of the finest spacing so far, where its points do not surround the optimum.
+            reason = _reason(spacing, moved=True)
+            surrounded = not _missing(grid, best, spacing, min(1, state.curve.fine))
+            if spacing != refined[-1] or surrounded or _was_added(state, reason):
+                continue
+        if missing := _missing(grid, best, spacing, state.curve.fine):
+            return [Addition(state.curve.key, x, reason) for x in missing]
     return []
 
 
-def _reason(spacing: float) -> str:
-    return f"{spacing:g} octave around the optimum"
+def _missing(grid: list[float], best: float, spacing: float, fine: int) -> list[float]:
+    """Of so many points on either side of the one nearest to the best, those that are not there."""
+    centre = round(best / spacing) * spacing
+    wanted = [centre + k * spacing for k in range(-fine, fine + 1)]
+    return [x for x in wanted if all(abs(x - there) > spacing / 100 for there in grid)]
+
+
+def _was_added(state: CurveState, reason: str) -> bool:
+    return any(place.added == reason for place in state.places)
+
+
+def _reason(spacing: float, moved: bool = False) -> str:
+    return f"{spacing:g} octave around the optimum" + (", which had moved" if moved else "")
