@@ -26,7 +26,7 @@ from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory
 from nugpt.studies import plan as plan_of
 from nugpt.studies import study
-from nugpt.sweep.state import plan_state
+from nugpt.sweep.state import plan_noise, plan_state
 
 SEEDS = (0, 1, 2)
 WIDTHS = {1: 24, 2: 48, 4: 96}
@@ -277,9 +277,10 @@ def test_curves_side_by_side_are_read_from_one_loss(
             assert curve["log2_lr"] == pytest.approx(best, abs=0.1)
         if planned:  # a report and what a sweep shows and refines by read the same
             directory = PlanDirectory(root / "plans" / "widths")
-            for state in plan_state(directory.plan(), directory, 60.0):
+            shown = plan_state(directory.plan(), directory, 60.0)
+            for state in shown:
                 assert min(point.loss for point in state.points() if point.loss is not None) == pytest.approx(loss)
-                seen, found_there = state.best(), state.optimum()
+                seen, found_there = state.best(), state.optimum(plan_noise(shown))
                 assert seen is not None
                 assert (seen.log2_lr, seen.loss) == (best, pytest.approx(loss))
                 assert found_there is not None

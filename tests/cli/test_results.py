@@ -12,7 +12,7 @@ import pytest
 from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, fill, write_run
 
 from nugpt.cli import results
-from nugpt.cli.curve_rows import curve_row, spent_text
+from nugpt.cli.curve_rows import curve_rows, spent_text
 from nugpt.cli.main import main
 from nugpt.cli.results import digest, read_sections
 from nugpt.report.readme import BEGIN, END, answered
@@ -133,14 +133,14 @@ def test_of_curves_at_one_learning_rate_no_optimum_is_told(tmp_path: Path) -> No
     made = planned("alignment_val")
     fill(store, made)
     states = plan_state(made, PlanDirectory(store.root / "plans" / made.name), 60.0)
-    for state in states:
-        assert curve_row(state)[1:5] == ["1/1", "–", "–", "at -3.5 alone"]
+    for row in curve_rows(states):
+        assert row[1:5] == ["1/1", "–", "–", "at -3.5 alone"]
     assert spent_text(spent(states)) == f"{len(states) * WALL_S / REPLICAS / 60:.3g} device-minutes"
     width = planned()
     fill(store, width)
     states = plan_state(width, PlanDirectory(store.root / "plans" / width.name), 60.0)
     assert "the optimum known to" in spent_text(spent(states))
-    assert all("alone" not in curve_row(state)[4] for state in states)
+    assert all("alone" not in row[4] for row in curve_rows(states))
 
 
 def test_a_study_whose_runs_were_not_measured_is_not_complete(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What an optimum costs by how the grid goes from coarse to fine: `python -m tests.sweep.economy [CURVES]`.
 
-Curves of five shapes, of which the fit assumes but the first, three seeds, noise of 0.004 nats. The first grid is
+Curves of five shapes, of which the fit assumes but the first, three seeds, a table for each noise. The first grid is
 centred up to an octave off the optimum. Each plan grows until it is settled, as a worker would have it; an optimum is
 known when its 90 % interval is no wider than a quarter octave, ±1/8. Runs of a curve all cost the same.
 """
@@ -17,10 +17,10 @@ from tests.fit.synthetic import FAMILIES
 from tests.sweep.small import make_spec, record_of
 
 from nugpt.spec.plan import Curve, Policy
-from nugpt.sweep.grow import next_points
-from nugpt.sweep.state import CurveState, Place
+from nugpt.sweep.grow import additions
+from nugpt.sweep.state import CurveState, Place, plan_noise
 
-SEEDS, NOISE, KNOWN = (0, 1, 2), 0.004, 0.25
+SEEDS, NOISES, KNOWN = (0, 1, 2), (0.004, 0.009, 0.013), 0.25
 PLANS: dict[str, tuple[tuple[float, ...], Policy]] = {
     "quarter octaves over four": (tuple(k / 4 for k in range(-8, 9)), Policy(extend=0)),
     "half octaves, then quarters": ((-1, -0.5, 0, 0.5, 1), Policy(extend=4, spacing=0.5, refine=(0.25,))),
@@ -32,7 +32,7 @@ PLANS: dict[str, tuple[tuple[float, ...], Policy]] = {
 Loss = Callable[[float, int], float | None]
 
 
-def planted(rng: np.random.Generator, family: str, best: float) -> Loss:
+def planted(rng: np.random.Generator, family: str, best: float, deviation: float) -> Loss:
     """A curve's losses, each drawn once however often it is asked for; none where the run diverges."""
     shape, effects = FAMILIES[family](rng), rng.normal(0, 0.01, size=len(SEEDS))
     noise = np.random.default_rng(int(rng.integers(2**32)))
@@ -41,7 +41,7 @@ def planted(rng: np.random.Generator, family: str, best: float) -> Loss:
     def loss(log2_lr: float, seed: int) -> float | None:
         if (log2_lr, seed) not in known:
             height = float(shape(np.asarray(log2_lr - best)))
-            value = 3.5 + height + effects[seed] + noise.normal() * math.hypot(NOISE, 0.05 * height)
+            value = 3.5 + height + effects[seed] + noise.normal() * math.hypot(deviation, 0.05 * height)
             known[log2_lr, seed] = None if height > 2.5 else value
         return known[log2_lr, seed]
 
@@ -58,7 +58,7 @@ def settled(grid: tuple[float, ...], policy: Policy, loss: Loss) -> CurveState:
             tuple(place for x in sorted({*grid, *added}) for place in _places(curve, x, loss, added)),
             "val_loss",
         )
-        points = next_points(state, policy)
+        (points,) = additions([state], policy)
         if not points:
             return state
         added |= {point.log2_lr: point.reason for point in points}
@@ -89,8 +89,8 @@ class Economy:
         return self.runs / self.known if self.known else math.inf
 
 
-def measure(curves: int, plans: Iterable[str] = PLANS) -> dict[str, Economy]:
-    """Each plan on the same curves."""
+def measure(curves: int, noise: float, plans: Iterable[str] = PLANS) -> dict[str, Economy]:
+    """Each plan on the same curves, with noise of so many nats in every run."""
     found_by = {}
     for name in plans:
         grid, policy = PLANS[name]
@@ -99,9 +99,9 @@ def measure(curves: int, plans: Iterable[str] = PLANS) -> dict[str, Economy]:
         for i in range(curves):
             best = float(rng.uniform(-8, -6))
             centre = round(2 * (best + rng.uniform(-1, 1))) / 2
-            loss = planted(rng, list(FAMILIES)[i % len(FAMILIES)], best)
+            loss = planted(rng, list(FAMILIES)[i % len(FAMILIES)], best, noise)
             state = settled(tuple(centre + x for x in grid), policy, loss)
-            found = state.optimum()
+            found = state.optimum(plan_noise([state]))
             runs += len(state.places)
             if found is not None and found.log2_lr is not None:
                 known += found.interval.width <= KNOWN
@@ -114,8 +114,10 @@ if __name__ == "__main__":
     from nugpt.cli.show import print_table
 
     columns = ["plan", "runs per curve", "optima known to ±1/8", "runs per known optimum", "median error"]
-    rows = [
-        [name, f"{e.runs / e.curves:.1f}", f"{e.known / e.curves:.0%}", f"{e.per_known:.1f}", f"{e.error:.3f}"]
-        for name, e in measure(int(sys.argv[1]) if len(sys.argv) > 1 else 40).items()
-    ]
-    print_table(columns, rows, right=range(1, 5))
+    for noise in NOISES:
+        print(f"noise of {noise:g} nats")
+        rows = [
+            [name, f"{e.runs / e.curves:.1f}", f"{e.known / e.curves:.0%}", f"{e.per_known:.1f}", f"{e.error:.3f}"]
+            for name, e in measure(int(sys.argv[1]) if len(sys.argv) > 1 else 100, noise).items()
+        ]
+        print_table(columns, rows, right=range(1, 5))

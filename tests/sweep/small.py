@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nugpt.fit.interval import Interval
+from nugpt.fit.noise import NoiseModel
 from nugpt.fit.points import Point
 from nugpt.spec import Base, Extent, ModelConfig, load_table
 from nugpt.spec.plan import Curve, Plan, Policy
@@ -23,7 +24,7 @@ from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.plans import PlanDirectory
-from nugpt.sweep.state import CurveState, plan_state
+from nugpt.sweep.state import CurveState, plan_noise, plan_state
 from nugpt.sweep.worker import Outcome, StopAsked, WorkerOptions, work
 
 MODEL = ModelConfig(n_layers=1, n_heads=1, head_dim=24, vocab_size=384, seq_len=16)
@@ -66,7 +67,7 @@ def parabola(best: float) -> Callable[[RunSpec], float]:
     return lambda spec: 3.0 + 0.2 * (math.log2(spec.lr) - best) ** 2
 
 
-def plain_optimum(points: Sequence[Point]) -> Any:
+def plain_optimum(points: Sequence[Point], pooled: NoiseModel) -> Any:
     """A verdict by the lowest mean alone: at an edge or not. How a plan grows must not hang on how well a fit does."""
     trained: dict[float, list[float]] = {}
     for point in points:
@@ -158,6 +159,13 @@ def finish(directory: PlanDirectory, engine: FakeEngine, **options: Any) -> Outc
 
 def states(directory: PlanDirectory) -> list[CurveState]:
     return plan_state(directory.plan(), directory, STALE_AFTER)
+
+
+def optima(directory: PlanDirectory) -> list[Any]:
+    """Of the plan's curves, as a sweep judges them."""
+    curves = states(directory)
+    noise = plan_noise(curves)
+    return [curve.optimum(noise) for curve in curves]
 
 
 def grid(directory: PlanDirectory) -> list[float]:

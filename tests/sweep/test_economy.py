@@ -10,7 +10,7 @@ DENSE, HALVES, OCTAVES = "quarter octaves over four", "half octaves, then quarte
 
 @pytest.mark.slow
 def test_octaves_then_quarters_take_under_half_the_runs_of_a_dense_grid() -> None:
-    found = measure(20, [DENSE, HALVES, OCTAVES])
+    found = measure(20, 0.004, [DENSE, HALVES, OCTAVES])
     for name in (HALVES, OCTAVES):
         assert found[name].known >= 18
         assert found[name].error < 0.05

@@ -16,17 +16,22 @@ from tests.sweep.small import (
     make_directory,
     make_plan,
     make_spec,
+    optima,
     parabola,
     plain_optimum,
     race,
+    record_of,
     states,
 )
 
+from nugpt.fit.curves import answer
+from nugpt.fit.measured import measured
 from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.run import RunSpec
-from nugpt.store.plans import Addition
-from nugpt.sweep import state
-from nugpt.sweep.grow import next_points
+from nugpt.store.plans import Addition, PlanDirectory
+from nugpt.sweep import state, worker
+from nugpt.sweep.grow import additions
+from nugpt.sweep.state import plan_noise
 from nugpt.sweep.worker import grown
 
 
@@ -54,8 +59,7 @@ def test_points_are_added_beyond_the_edge_until_the_best_is_enclosed(
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=8, spacing=1.0)))
     finish(directory, FakeEngine(loss=loss_at(best)))
     (curve,) = states(directory)
-    found = curve.optimum()
-    assert found is not None
+    (found,) = optima(directory)
     assert found.verdict == "enclosed"
     # On that side alone, and no further than it takes to see the loss rise again.
     assert [addition.log2_lr for addition in directory.additions()] == expected
@@ -69,8 +73,7 @@ def test_no_more_points_are_added_than_the_policy_allows(tmp_path: Path, extend:
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=extend, spacing=0.5)))
     finish(directory, FakeEngine(loss=loss_at(20.0)))
     assert grid(directory) == [*START, *(-5 + 0.5 * k for k in range(1, extend + 1))]
-    found = states(directory)[0].optimum()
-    assert found is not None
+    (found,) = optima(directory)
     assert (found.verdict, found.side) == ("edge-censored", "right")
 
 
@@ -78,8 +81,7 @@ def test_a_grid_of_which_nothing_trains_grows_to_the_left(tmp_path: Path) -> Non
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=6, spacing=1.0)))
     finish(directory, FakeEngine(loss=loss_at(-10.0, diverges_from=-8.5)))
     assert grid(directory) == [-11, -10, -9, *START]
-    found = states(directory)[0].optimum()
-    assert found is not None
+    (found,) = optima(directory)
     assert found.verdict == "enclosed"
 
 
@@ -89,14 +91,25 @@ def test_a_divergence_closes_the_grid_on_its_side(tmp_path: Path) -> None:
     assert grid(directory) == list(START)
 
 
-@pytest.mark.parametrize(("best", "expected"), [(-4.0, [-4.0]), (-9.0, [-9.0]), (-6.5, [])])
-def test_a_curve_lost_in_noise_grows_only_where_its_lowest_mean_is_at_an_end(
+@pytest.mark.parametrize(("best", "expected"), [(-4.0, [-4.0]), (-9.0, [-9.0]), (-6.1, [-6.5, -5.5])])
+def test_a_curve_lost_in_noise_grows_around_its_lowest_mean_or_beyond_it_where_that_is_at_an_end(
     tmp_path: Path, best: float, expected: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state.CurveState, "optimum", lambda self: SimpleNamespace(verdict="flat", side=None))
+    flat = SimpleNamespace(verdict="flat", side=None, log2_lr=None)
+    monkeypatch.setattr(state.CurveState, "optimum", lambda self, noise: flat)
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=1, spacing=1.0, refine=(0.5,))))
     finish(directory, FakeEngine(loss=loss_at(best)))
     assert [addition.log2_lr for addition in directory.additions()] == expected
+
+
+def test_an_edge_that_the_grid_may_not_go_beyond_does_not_keep_the_best_inside_from_being_refined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    censored = SimpleNamespace(verdict="edge-censored", side="right", log2_lr=None)
+    monkeypatch.setattr(state.CurveState, "optimum", lambda self, noise: censored)
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4, spacing=1.0, refine=(0.5,))))
+    finish(directory, FakeEngine(loss=loss_at(-7.1)))  # two points lie right of the best: not where a grid goes on
+    assert [addition.log2_lr for addition in directory.additions()] == [-7.5, -6.5]
 
 
 def test_one_point_alone_grows_on_both_sides(tmp_path: Path) -> None:
@@ -118,12 +131,81 @@ def test_the_optimum_is_refined_spacing_by_spacing(tmp_path: Path) -> None:
     assert len(added) == 4
 
 
-def test_a_refinement_does_not_follow_an_optimum_that_moves(tmp_path: Path) -> None:
-    policy = Policy(extend=0, refine=(0.5,))
-    directory = make_directory(tmp_path, make_plan((-8, -7, -6, -5, -4), policy=policy))
-    # Half-way points are better than whole octaves, the outermost one best of all.
-    finish(directory, FakeEngine(loss=lambda spec: 3.0 + (math.log2(spec.lr) + 6) ** 2 - (spec.lr == 2**-5.5) * 9))
-    assert grid(directory) == [-8, -7, -6.5, -6, -5.5, -5, -4]
+def moving(*bests: float):  # type: ignore[no-untyped-def]
+    """A parabola around −6, but for dips that are each deeper than the one before."""
+    dips = {best: 9.0 * (i + 1) for i, best in enumerate(bests)}
+    return lambda spec: 3.0 + (math.log2(spec.lr) + 6) ** 2 - dips.get(round(math.log2(spec.lr), 6), 0.0)
+
+
+FIRST, AGAIN = "0.25 octave around the optimum", "0.25 octave around the optimum, which had moved"
+
+
+@pytest.mark.parametrize(
+    ("fine", "bests", "first", "again"),
+    [
+        (2, (-5.75,), [-6.5, -6.25, -5.75, -5.5], []),  # it has a neighbour at a quarter octave on either side
+        (2, (-5.5,), [-6.5, -6.25, -5.75, -5.5], [-5.25]),  # of −5.25 and −5 the grid has one
+        (2, (-6.5,), [-6.5, -6.25, -5.75, -5.5], [-6.75]),
+        (1, (-6.25,), [-6.25, -5.75], [-6.5]),
+        (1, (-5.75,), [-6.25, -5.75], [-5.5]),
+        (2, (-5.5, -5.25), [-6.5, -6.25, -5.75, -5.5], [-5.25]),
+        (1, (-5.75, -5.5), [-6.25, -5.75], [-5.5]),  # it moves once more, which is not followed
+        (0, (), [], []),
+    ],
+)
+def test_a_refinement_follows_an_optimum_that_moves_once(
+    tmp_path: Path, fine: int, bests: tuple[float, ...], first: list[float], again: list[float]
+) -> None:
+    curve = Curve({}, make_spec(), (-8, -7, -6, -5, -4), (0,), fine)
+    directory = make_directory(tmp_path, Plan("plan", (curve,), Policy(extend=0, refine=(0.25,))))
+    finish(directory, FakeEngine(loss=moving(*bests)))
+    added = directory.additions()
+    assert [a.log2_lr for a in added if a.reason == FIRST] == first
+    assert [a.log2_lr for a in added if a.reason == AGAIN] == again
+    assert len(added) == len(first) + len(again)
+    assert additions(states(directory), directory.plan().policy) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("start", "bests", "half", "half_again", "quarter", "quarter_again"),
+    [
+        # −5.5 has no −5 beside it; then it has, and the quarters are those around it.
+        ((-8, -6, -4), (-5.5,), [-6.5, -5.5], [-5.0], [-5.75, -5.25], []),
+        # −6.5 has −7 and −6 beside it, −6.75 then −7 and −6.5: halves are not looked at again.
+        ((-8, -7, -6, -5), (-6.5, -6.75), [-6.5, -5.5], [], [-6.75, -6.25], []),
+        # −6.5 lacks −7; of its quarters −6.75 is best, which has −7 and −6.5 beside it.
+        ((-8, -6, -4), (-6.5, -6.75), [-6.5, -5.5], [-7.0], [-6.75, -6.25], []),
+        ((-8, -6, -4), (-6.25,), [-6.5, -5.5], [], [-6.25, -5.75], []),
+    ],
+)
+def test_a_spacing_follows_an_optimum_that_moves_before_the_next_begins(
+    tmp_path: Path,
+    start: tuple[float, ...],
+    bests: tuple[float, ...],
+    half: list[float],
+    half_again: list[float],
+    quarter: list[float],
+    quarter_again: list[float],
+) -> None:
+    curve = Curve({}, make_spec(), start, (0,), 1)
+    directory = make_directory(tmp_path, Plan("plan", (curve,), Policy(extend=0, refine=(0.5, 0.25))))
+    finish(directory, FakeEngine(loss=moving(*bests)))
+    added: dict[str, list[float]] = {}
+    for addition in directory.additions():
+        added.setdefault(addition.reason, []).append(addition.log2_lr)
+    wanted = {FIRST.replace("0.25", "0.5"): half, AGAIN.replace("0.25", "0.5"): half_again}
+    wanted |= {FIRST: quarter, AGAIN: quarter_again}
+    assert added == {reason: points for reason, points in wanted.items() if points}
+
+
+def test_a_plan_that_ended_by_one_round_alone_goes_on(tmp_path: Path) -> None:
+    """As stores have them in which the optimum moved before anyone followed: points at −9, then from −8 up."""
+    policy = Policy(extend=4, spacing=1.0, refine=(0.25,))
+    directory = make_directory(tmp_path, make_plan((-9, -8, -7), policy=policy))
+    (curve,) = directory.plan().curves
+    directory.add([Addition(curve.key, x, FIRST) for x in (-7.75, -7.5, -7.25)])
+    finish(directory, FakeEngine(loss=loss_at(-8.04)))
+    assert [a.log2_lr for a in directory.additions() if a.reason == AGAIN] == [-8.5, -8.25]
 
 
 def test_a_finished_plan_asks_for_nothing_more(tmp_path: Path) -> None:
@@ -136,19 +218,17 @@ def test_a_finished_plan_asks_for_nothing_more(tmp_path: Path) -> None:
     assert finish(directory, engine).done == 0
     assert engine.ensembles == []
     assert directory.additions() == before
-    (curve,) = grown(directory.plan(), directory, 60.0)
-    assert next_points(curve, directory.plan().policy) == []
+    assert additions(grown(directory.plan(), directory, 60.0), directory.plan().policy) == [[]]
 
 
 def test_a_curve_that_is_not_finished_does_not_grow(tmp_path: Path) -> None:
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4)))
     (curve,) = grown(directory.plan(), directory, 60.0)
-    assert curve.optimum() is None
+    assert optima(directory) == [None]
     finish(make_directory(tmp_path, make_plan(START[1:], name="part")), FakeEngine(loss=loss_at(20.0)))
     (curve,) = grown(directory.plan(), directory, 60.0)
     assert [place.state for place in curve.places] == ["missing", "done", "done", "done"]
-    found = curve.optimum()
-    assert found is not None
+    (found,) = optima(directory)
     assert found.verdict == "edge-censored"
     assert directory.additions() == []
 
@@ -205,6 +285,86 @@ def test_the_fit_itself_leads_a_plan_to_a_gentle_slope_before_a_cliff(
     directory = make_directory(tmp_path, make_plan(tuple(start), seeds=(0, 1, 2), policy=policy))
     finish(directory, FakeEngine(loss=loss))
     assert min(grid(directory)) < best < max(grid(directory))
-    found = states(directory)[0].optimum()
-    assert found is not None
+    (found,) = optima(directory)
     assert found.verdict == "enclosed"
+
+
+# A curve of one seed, as measured: 0.06 nats deep, which is much against noise of 0.003 and little before it is known.
+SHALLOW = {-8.0: 3.299, -7.0: 3.228, -6.0: 3.284}
+# Noise around the parabola of three seeds, whose sum is nothing along either way: deviation 0.003·√(9·⅔ / 4) = 0.0037.
+NOISE = {(i, j): 0.003 * ((i + j) % 3 - 1) for i in range(3) for j in range(3)}
+
+
+def one_seed_beside_three(path: Path) -> PlanDirectory:
+    """A plan of a curve of three seeds (a hundred steps), and one of a single seed (two hundred)."""
+    octaves = tuple(SHALLOW)
+    curves = [
+        Curve({"steps": 100}, make_spec(steps=100), octaves, (0, 1, 2)),
+        Curve({"steps": 200}, make_spec(steps=200), octaves, (0,)),
+    ]
+    return make_directory(path, Plan("plan", tuple(curves), Policy(extend=4, spacing=1.0, refine=(0.25,))))
+
+
+def losses(spec: RunSpec) -> float:
+    """Of either curve."""
+    x = math.log2(spec.lr)
+    if spec.steps == 200:
+        return SHALLOW[x]
+    return parabola(-7.0)(spec) + NOISE[round(x) % 3, spec.seed]
+
+
+def write(directory: PlanDirectory, steps: int, *, but: int = 0) -> None:
+    """Records of the first grid's runs of so many steps, without the last few."""
+    runs = [spec for spec in directory.plan().specs() if spec.steps == steps]
+    for spec in runs[: len(runs) - but]:
+        directory.store.run(spec).write_record(record_of(spec, losses(spec)))
+
+
+def refines(added: list[Addition]) -> None:
+    """Quarter octaves between the outer points, the best of which no three points tell much closer."""
+    assert {addition.reason for addition in added} == {"0.25 octave around the optimum"}
+    assert len(added) >= 3
+    assert all(-8 < addition.log2_lr < -6 for addition in added)
+
+
+def test_a_curve_of_one_seed_is_judged_by_the_noise_of_its_plan_as_in_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    directory = one_seed_beside_three(tmp_path)
+    write(directory, 200)
+    assert [found.verdict for found in optima(directory) if found] == ["flat"]
+    write(directory, 100)
+    curves = states(directory)
+    noise = plan_noise(curves)
+    assert noise.deviation == pytest.approx(0.003 * math.sqrt(9 * 2 / 3 / 4), rel=0.05)  # high points weigh less
+    assert [found.verdict for found in optima(directory)] == ["enclosed", "enclosed"]
+    told = answer([measured(c.curve, [(p.log2_lr, p.seed, p.record) for p in c.places], c.loss) for c in curves])
+    assert told.noise == noise
+    assert [one.optimum.verdict for one in told.curves] == ["enclosed", "enclosed"]
+    refines(additions(curves, directory.plan().policy)[1])
+
+
+def test_a_curve_grows_while_runs_of_others_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    directory = one_seed_beside_three(tmp_path)
+    write(directory, 200)
+    write(directory, 100, but=2)
+    grown(directory.plan(), directory, 60.0)
+    assert {addition.curve for addition in directory.additions()} == {directory.plan().curves[1].key}
+    refines(directory.additions())
+
+
+def test_what_another_worker_added_in_between_is_not_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4, spacing=1.0, refine=(0.5,))))
+    (curve,) = directory.plan().curves
+    theirs = [Addition(curve.key, -6.75, "as they saw it")]
+
+    def late(curves: list[state.CurveState], policy: Policy) -> list[list[Addition]]:
+        directory.add(theirs)  # after this worker has looked, and before it adds
+        return [[Addition(curve.key, -6.5, "as we saw it")]]
+
+    monkeypatch.setattr(worker, "additions", late)
+    (now,) = grown(directory.plan(), directory, 60.0)
+    assert directory.additions() == theirs
+    assert -6.75 in {place.log2_lr for place in now.places}

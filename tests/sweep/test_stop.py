@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.small import directory_of, make_dataset, result_of
 from tests.engines.small import make_spec as trained_spec
-from tests.sweep.small import STEPS, FakeEngine, finish, make_directory, make_plan, states
+from tests.sweep.small import STEPS, FakeEngine, finish, make_directory, make_plan, optima, states
 
 from nugpt.data import TokenDataset
 from nugpt.engines.lab import Options
@@ -87,7 +87,7 @@ def test_a_stopped_run_with_the_lowest_loss_of_all_is_still_no_optimum(tmp_path:
     run = RunDirectory(directory.store.root / directory.plan().specs()[-1].hash)
     record = json.loads((run.path / "record.json").read_text())
     (run.path / "record.json").write_text(json.dumps(record | {"val_loss": 0.1}))
-    found = states(directory)[0].optimum()
+    (found,) = optima(directory)
     assert found is not None
     assert found.log2_lr is None or found.log2_lr < -5
     assert found.best_point is None or found.best_point.log2_lr == -6

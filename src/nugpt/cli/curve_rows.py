@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from nugpt.cli.show import counted, number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nugpt.fit.noise import NoiseModel
     from nugpt.spec.plan import Curve
     from nugpt.sweep.state import CurveState, Spent
 
@@ -31,12 +34,19 @@ def seen_row(curve: CurveState) -> list[str]:
     return [label_text(curve.curve), _runs(curve), f"{best.log2_lr:g}", number(best.loss), edge]
 
 
-def curve_row(curve: CurveState) -> list[str]:
-    """A curve's line with its optimum as far as it is known."""
+def curve_rows(curves: Sequence[CurveState]) -> list[list[str]]:
+    """A plan's curves with their optima as far as they are known."""
+    from nugpt.sweep.state import plan_noise
+
+    noise = plan_noise(curves)
+    return [_curve_row(curve, noise) for curve in curves]
+
+
+def _curve_row(curve: CurveState, noise: NoiseModel) -> list[str]:
     best = interval = verdict = "–"
     if not curve.varies:  # there is nothing to fit
         verdict = f"at {curve.places[0].log2_lr:g} alone" if curve.points() else "–"
-    elif (found := curve.optimum()) is not None:
+    elif (found := curve.optimum(noise)) is not None:
         best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
         interval = interval_text(*found.interval)
         verdict = found.verdict + (f" ({found.side})" if found.side else "")

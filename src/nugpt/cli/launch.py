@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, label_text, spent_text
+from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_rows, label_text, spent_text
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Curve, Plan
@@ -390,7 +390,7 @@ def _verdict(plan: Plan, directory: PlanDirectory, stale_after: float, quiet: bo
     curves = grown(plan, directory, stale_after)
     left = sum(len(curve.left(plan.policy)) for curve in curves)
     if not quiet:
-        print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
+        print_table(CURVE_COLUMNS, curve_rows(curves))
         print(spent_text(spent(curves)))
     if left:
         word = "is" if left == 1 else "are"
@@ -434,8 +434,8 @@ def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Itera
             def show() -> None:
                 curves, line = progress()
                 table = Table(*CURVE_COLUMNS, box=None)
-                for curve in curves:
-                    table.add_row(*(Text(cell) for cell in curve_row(curve)))
+                for row in curve_rows(curves):
+                    table.add_row(*map(Text, row))
                 live.update(Group(table, Text(line)))
 
             yield show

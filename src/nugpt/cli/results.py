@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_row, spent_text
+from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_rows, spent_text
 from nugpt.cli.report import plan_lines
 from nugpt.cli.show import print_table
 from nugpt.store.atomic import read_json
@@ -124,7 +124,7 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
 def _standing(store: Store, name: str, measures: Sequence[str]) -> tuple[Plan, int, bool, int]:
     """The plan, how many runs it still wants, whether its curves call for more, and how many were not measured."""
     from nugpt.store.plans import PlanDirectory
-    from nugpt.sweep.grow import next_points
+    from nugpt.sweep.grow import additions
     from nugpt.sweep.state import plan_state
 
     directory = PlanDirectory(store.root / "plans" / name)
@@ -133,7 +133,7 @@ def _standing(store: Store, name: str, measures: Sequence[str]) -> tuple[Plan, i
     left = {place.spec.hash for curve in curves for place in curve.left(plan.policy)}
     done = {place.spec.hash: place.record for curve in curves for place in curve.places if place.state == "done"}
     bare = [hash for hash, record in done.items() if not all(_has(kind, store, hash, record) for kind in measures)]
-    return plan, len(left), any(next_points(curve, plan.policy) for curve in curves), len(bare)
+    return plan, len(left), any(additions(curves, plan.policy)), len(bare)
 
 
 def _has(kind: str, store: Store, hash: str, record: RunRecord | None) -> bool:
@@ -305,6 +305,6 @@ def _end_of_run(path: Path, plan: str) -> list[str]:
     curves = plan_state(directory.plan(), directory, STALE_AFTER)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        print_table(CURVE_COLUMNS, [curve_row(curve) for curve in curves])
+        print_table(CURVE_COLUMNS, curve_rows(curves))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
     return ["…", *lines, spent_text(spent(curves))]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nugpt.cli.show import counted, number, print_json, print_table
 
 if TYPE_CHECKING:
+    from nugpt.fit.noise import NoiseModel
     from nugpt.store import RunDirectory, Store
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.state import CurveState
@@ -55,7 +56,7 @@ class Status:
         if self.json:
             print_json(
                 {
-                    "plans": {name: [_curve_json(c, self.fit) for c in curves] for name, curves in states.items()},
+                    "plans": {name: _curves_json(curves, self.fit) for name, curves in states.items()},
                     **({"spent": {name: asdict(spent(c)) for name, c in states.items()}} if self.fit else {}),
                     "runs": alone,
                     "problems": problems,
@@ -68,16 +69,17 @@ class Status:
         return 2 if problems else 0
 
     def _print(self, states: dict[str, list[CurveState]], alone: list[dict[str, Any]], problems: bool) -> None:
-        from nugpt.cli.curve_rows import CURVE_COLUMNS, SEEN_COLUMNS, curve_row, seen_row, spent_text
+        from nugpt.cli.curve_rows import CURVE_COLUMNS, SEEN_COLUMNS, curve_rows, seen_row, spent_text
         from nugpt.sweep.state import spent
 
-        columns, row = (CURVE_COLUMNS, curve_row) if self.fit else (SEEN_COLUMNS, seen_row)
         for name, curves in states.items():
             counts = Counter(place.state for curve in curves for place in curve.places)
             print(f"plan {name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
-            print_table(columns, [row(curve) for curve in curves])
             if self.fit:
+                print_table(CURVE_COLUMNS, curve_rows(curves))
                 print(spent_text(spent(curves)))
+            else:
+                print_table(SEEN_COLUMNS, [seen_row(curve) for curve in curves])
             if self.plan:
                 _print_runs(curves)
         if alone:
@@ -118,8 +120,16 @@ def _print_runs(curves: list[CurveState]) -> None:
     print_table(["curve", "log2 η", "seed", "state", "validation loss", "run", ""], rows)
 
 
-def _curve_json(curve: CurveState, fit: bool) -> dict[str, Any]:
-    found, best = curve.optimum() if fit else None, curve.best()
+def _curves_json(curves: list[CurveState], fit: bool) -> list[dict[str, Any]]:
+    from nugpt.sweep.state import plan_noise
+
+    noise = plan_noise(curves) if fit else None
+    return [_curve_json(curve, noise) for curve in curves]
+
+
+def _curve_json(curve: CurveState, noise: NoiseModel | None) -> dict[str, Any]:
+    """With its optimum where the plan's noise is given."""
+    found, best = None if noise is None else curve.optimum(noise), curve.best()
     return {
         "label": dict(curve.curve.label),
         "best_seen": None if best is None else asdict(best),

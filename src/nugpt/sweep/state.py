@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from nugpt.store.plans import Addition, PlanDirectory
 from nugpt.store.run_directory import ENDED, RunDirectory, Store
 
 if TYPE_CHECKING:  # fits take a second to import, and a list of runs does without them
+    from nugpt.fit.noise import NoiseModel
     from nugpt.fit.optimum import Optimum
     from nugpt.fit.points import Point
 
@@ -70,12 +71,12 @@ class CurveState:
             if p.record is not None and p.state == p.record.status
         ]
 
-    def optimum(self) -> Optimum | None:
-        """The curve's best learning rate so far, with its verdict; none while no run has ended."""
+    def optimum(self, noise: NoiseModel) -> Optimum | None:
+        """The curve's best learning rate so far by its plan's noise, with its verdict; none while no run has ended."""
         from nugpt.fit.optimum import optimum
 
         points = self.points()
-        return optimum(points) if points else None
+        return optimum(points, pooled=noise) if points else None
 
     def best(self) -> Best | None:
         """The best learning rate seen, of those at which most seeds trained; none while no run is done."""
@@ -90,6 +91,13 @@ class CurveState:
         loss, log2_lr = min((sum(found) / len(found), x) for x, found in trained.items())
         sides = [side for side, end in (("left", min(ended)), ("right", max(ended))) if log2_lr == end]
         return Best(log2_lr, loss, sides[0] if len(sides) == 1 else "both" if sides else None)
+
+
+def plan_noise(curves: Iterable[CurveState]) -> NoiseModel:
+    """How much losses vary from run to run, pooled over a plan's curves as its answers pool it, of what has ended."""
+    from nugpt.fit.noise import study_noise
+
+    return study_noise([points for curve in curves if (points := curve.points())])
 
 
 def reached(place: Place, store: Store, policy: Policy) -> float:
@@ -113,13 +121,13 @@ class Spent:
     curves: int  # of several learning rates
 
 
-def spent(curves: Iterable[CurveState]) -> Spent:
+def spent(curves: Sequence[CurveState]) -> Spent:
     """Summed over the curves; it asks each for its optimum."""
-    seconds, known, count = 0.0, 0, 0
+    seconds, known, count, noise = 0.0, 0, 0, plan_noise(curves)
     for curve in curves:
         records = [place.record for place in curve.places if place.record is not None]
         seconds += sum(map(device_seconds, records))
-        found = curve.optimum() if curve.varies else None
+        found = curve.optimum(noise) if curve.varies else None
         known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
         count += curve.varies
     return Spent(seconds, known, count)

@@ -19,7 +19,7 @@ from nugpt.store.meeting import meetings
 from nugpt.store.plans import PlanDirectory
 from nugpt.store.run_directory import RunDirectory, Store
 from nugpt.sweep.cost import told
-from nugpt.sweep.grow import next_points
+from nugpt.sweep.grow import additions
 from nugpt.sweep.pace import TimeLimit
 from nugpt.sweep.signals import Request
 from nugpt.sweep.state import CurveState, Place, ended_states, plan_state, reached
@@ -122,10 +122,16 @@ def work(
 def grown(plan: Plan, directory: PlanDirectory, stale_after: float) -> list[CurveState]:
     """The plan's state after adding every point that its finished curves call for."""
     curves = plan_state(plan, directory, stale_after)
-    additions = [next_points(curve, plan.policy) for curve in curves]
-    for of_curve in additions:
-        directory.add(of_curve)
-    return plan_state(plan, directory, stale_after) if any(additions) else curves
+    called_for = additions(curves, plan.policy)
+    if not any(called_for):
+        return curves
+    there = {(addition.curve, addition.log2_lr) for addition in directory.additions()}
+    for curve, points in zip(curves, called_for, strict=True):
+        seen = {(curve.curve.key, place.log2_lr) for place in curve.places}
+        # Another worker may have grown it since, from other noise, as more runs of other curves had ended.
+        if not any(key == curve.curve.key for key, _ in there - seen):
+            directory.add(points)
+    return plan_state(plan, directory, stale_after)
 
 
 def _claim_pack(
