@@ -88,7 +88,9 @@ def test_the_claims_get_verdicts_from_slopes_over_three_widths(made: tuple[Sourc
     assert [e.value for e in end.verdict.estimates] == pytest.approx([0.75, 0.75], abs=0.02)
     assert end.verdict.answer == "does not hold"
     (layers,) = [a for a in made[1].answers if a.plan.name == "alignment_val_layer_dependence-lab"]
-    assert [e.where for e in layers.judged[0].verdict.estimates] == [f"layer {i}" for i in (1, 2, 3, 4)]
+    assert [e.where for e in layers.judged[0].verdict.estimates] == [
+        f"layer {i}, slope over width" for i in (1, 2, 3, 4)
+    ]
     assert layers.judged[0].verdict.answer == "holds"
 
 

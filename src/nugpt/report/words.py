@@ -8,7 +8,7 @@ import re
 from nugpt.fit.interval import Interval
 from nugpt.fit.regret import Cost
 
-NONE = "–"
+NONE, UNBOUNDED = "–", "unbounded"
 
 
 def without_links(markdown: str) -> str:
@@ -21,7 +21,7 @@ def number(value: float | None, digits: int = 2) -> str:
     if value is None:
         return NONE
     if not math.isfinite(value):
-        return "unbounded"
+        return UNBOUNDED
     shown = f"{value:.{digits}f}"
     return shown.replace("-", "−") if float(shown) != 0 else shown.lstrip("-")
 
@@ -44,7 +44,7 @@ def between(interval: Interval | None, digits: int = 2) -> str:
         return NONE
     low, high = interval
     if not math.isfinite(low) and not math.isfinite(high):
-        return "unbounded"
+        return UNBOUNDED
     if not math.isfinite(low):
         return f"at most {number(high, digits)}"
     if not math.isfinite(high):
