@@ -9,6 +9,34 @@ from nugpt.fit.interval import Interval
 from nugpt.fit.regret import Cost
 
 NONE, UNBOUNDED = "–", "unbounded"
+# Tables as the paper writes them.
+NAMES = {
+    "nugpt-full-align": "νGPT (full align)",
+    "prenorm-completep": "plain transformer",
+    "depth-mup": "Depth-μP",
+    "completep": "CompleteP",
+    "nugpt": "νGPT",
+    "ngpt": "nGPT",
+}
+# How labels are written where they are printed: what is found, and what stands there instead, in this order.
+_PRINTED: tuple[tuple[str, str], ...] = (
+    *((rf"(?<![\w-]){name}(?![\w-])", shown) for name, shown in NAMES.items()),
+    (r",? ?\baxis \w+", ""),  # which the sizes tell
+    (r",? ?\bheld out 0\b", ""),
+    (r"\bheld out 1\b", "held out"),
+    (r"\bwidth[ =](\d+)", r"d_model \1"),
+    (r"\b(layers|steps)[ =](\d+)", r"\2 \1"),
+    (r"(\d|layers) (?=\d+ (layers|steps)\b)", r"\1, "),
+    (r"\bwidth_exponent=", "width exponent "),
+    (r"(?<![\w.])-(?=\d)", "−"),
+)
+
+
+def printed(label: str) -> str:
+    """A label with tables, sizes and signs as a figure writes them."""
+    for found, shown in _PRINTED:
+        label = re.sub(found, shown, label)
+    return label
 
 
 def without_links(markdown: str) -> str:
