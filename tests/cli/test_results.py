@@ -277,3 +277,12 @@ def test_the_caption_reads_right_whatever_the_verdicts(tmp_path: Path, answers: 
     assert readme.splitlines()[5].endswith(told)
     verb = {HOLDS: "falls by 0.50", FAILS: "rises by 0.50", UNDECIDED: "moves by −0.05"}[answers[0]]
     assert f"nGPT's best learning rate {verb} octaves per doubling of width (90 % interval " in readme
+
+
+def test_a_claim_that_is_not_decided_within_its_bounds_says_why() -> None:
+    rule = Rule("no-drift", along="heads", low=-0.1, high=0.1)
+    within = Estimate(0.0, Interval(-0.05, 0.05), 0.9, censored=True)
+    one = Judged(Claim("It stays.", rule), judge(rule, [within]), ())
+    assert estimate(one) == "0.00 (−0.05 to 0.05); a size has its optimum beyond its grid"
+    wide = replace(within, interval=Interval(-0.2, 0.2))
+    assert estimate(replace(one, verdict=judge(rule, [wide]))) == "0.00 (−0.20 to 0.20)"

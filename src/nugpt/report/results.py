@@ -261,7 +261,17 @@ def _room(rule: Rule, one: Estimate, holds: bool) -> float:
 
 def estimates(one: Judged) -> str:
     """Each number of a verdict with its interval, or why there is none."""
-    return "; ".join(map(_estimate, one.verdict.estimates)) or one.verdict.reason
+    parts = [*map(_estimate, one.verdict.estimates), *_why_not(one)]
+    return "; ".join(parts) or one.verdict.reason
+
+
+def _why_not(one: Judged) -> list[str]:
+    """Why a claim is not decided whose intervals all lie within its bounds."""
+    verdict = one.verdict
+    known = bool(verdict.estimates) and all(e.value is not None for e in verdict.estimates)
+    if verdict.answer == UNDECIDED and known and all(_room(verdict.rule, e, True) >= 0 for e in verdict.estimates):
+        return [verdict.reason.rpartition("), ")[2]]
+    return []
 
 
 def _estimate(one: Estimate) -> str:
