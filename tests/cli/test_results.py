@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, fill, write_run
+from tests.report.planted import DATA, FACTS, REPLICAS, SETTING, WALL_S, fill, write_run
 
 from nugpt.cli import results
 from nugpt.cli.curve_rows import curve_rows, spent_text
 from nugpt.cli.main import main
 from nugpt.cli.results import digest, read_sections
-from nugpt.report.readme import BEGIN, END, answered
-from nugpt.report.results import Section, page
+from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
+from nugpt.fit.interval import Interval
+from nugpt.fit.verdict import Estimate, judge
+from nugpt.report.answers import Judged
+from nugpt.report.readme import BEGIN, END, answered, first_screen
+from nugpt.report.results import Section, estimate, page, what_is_left
 from nugpt.spec.plan import Plan
+from nugpt.spec.study import Claim
+from nugpt.spec.study_rules import Rule
 from nugpt.store import Store
 from nugpt.store.archive import pack_folder, write_empty
 from nugpt.store.plans import PlanDirectory
@@ -31,7 +38,7 @@ WIDTH = "width-fixed-steps"
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of a page's time, and is looked at elsewhere."""
-    monkeypatch.setattr(results, "_figures", lambda *_: ())
+    monkeypatch.setattr(results, "_figures", lambda *_: ((), ()))
 
 
 def planned(id: str = WIDTH, scale: str = "tiny") -> Plan:
@@ -77,10 +84,10 @@ def test_data_without_facts_is_told_by_its_hash_and_each_run_by_its_own_share(tm
     pack_folder(store, tmp_path / "archive")
     for path in (store.root, tmp_path / "archive"):
         text = written(path, tmp_path)
-        assert f"| data | content hash `{DATA[:16]}` |" in text
+        assert f"**The data.** The records say no more of it than its content hash `{DATA[:16]}`." in text
         assert "The paper's data is FineWeb-Edu; here it is not." in text
         minutes = (len(others) * WALL_S / REPLICAS + WALL_S) / 60
-        assert f"| GPU-minutes | {minutes:.1f}, runs that studies share counted once |" in text
+        assert f"| GPU-minutes | {minutes:.1f}, starts not counted, runs that studies share counted once |" in text
 
 
 @pytest.mark.parametrize("name", ["record.json", "data.json"])
@@ -123,7 +130,7 @@ def test_plans_of_one_study_are_told_apart_and_a_small_one_does_not_stand_in(tmp
     assert "| seeds | 1 on " in part(text, names[1])  # a second at one learning rate is not a second seed
     assert "2 on" not in part(text, names[1]).split("| seeds |")[1].splitlines()[0]
     readme = (tmp_path / "README.md").read_text()
-    assert "**not complete (so far: holds)**" in readme
+    assert "so far, both of the paper's claims hold." in readme
     assert "(scale `lab`)" in readme
     assert "(scale `tiny`)" not in readme
 
@@ -179,3 +186,103 @@ def test_how_a_plan_was_launched_is_no_part_of_what_a_page_is_made_from(tmp_path
     assert digest(store.root) == before
     write_run(store, planned().specs()[1])
     assert digest(store.root) != before
+
+
+def test_the_loss_of_one_seed_is_the_final_one_as_those_on_its_sources_are(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    made = planned("alignment_val_l12h28", "evidence")
+    PlanDirectory.of(store, made)
+    (spec,) = made.specs()
+    write_run(store, spec)
+    record = store.run(spec).record()
+    assert record is not None
+    assert record.val_loss is not None
+    store.run(spec).write_record(replace(record, val_loss_ema=record.val_loss + 0.15))
+    text = part(written(store.root, tmp_path), "alignment_val_l12h28")
+    loss = record.val_loss
+    assert f"| all | 1 | −7.00 | {loss:.3f} | {loss - 0.5:.3f} | {loss + 1.0:.3f} |" in text
+    tokens = spec.steps * spec.batch * spec.model.seq_len
+    assert f"| tokens per run | {tokens / 1e6:.1f} M ({tokens / FACTS['tokens']:.2f} epochs) |" in text
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ([(-0.02, 0.0), (-0.04, -0.03)], "a: −0.010 (−0.020 to 0.000); both within"),
+        ([(-0.02, 0.0), (-0.04, -0.03), (0.03, 0.05)], "c: 0.040 (0.030 to 0.050); 1 of 3 outside"),
+        ([(-0.02, 0.0), (0.0, 0.04), (-0.1, 0.08)], "b: 0.020 (0.000 to 0.040); 2 of 3 not decided"),
+        ([(-0.02, 0.0), (-math.inf, math.inf)], "b: 0.01 (no interval: too few runs); 1 of 2 not decided"),
+        ([(0.00001, 0.00002)], "a: 0.000 (0.000 to 0.000)"),
+    ],
+)
+def test_at_a_glance_a_claim_of_several_parts_shows_the_one_that_decides(
+    ends: list[tuple[float, float]], told: str
+) -> None:
+    rule = Rule("loss-not-worse", low=None, high=0.01)
+    parts = [
+        Estimate((low + high) / 2 if math.isfinite(low) else 0.01, Interval(low, high), 0.9, name)
+        for name, (low, high) in zip("abc", ends, strict=False)
+    ]
+    assert estimate(Judged(Claim("It is so.", rule), judge(rule, parts), ())) == told
+
+
+def test_of_an_open_question_the_glance_shows_the_lowest_and_the_highest() -> None:
+    rule = Rule("alignment")
+    parts = [Estimate(x, Interval(x - 0.1, x + 0.1), 0.9, f"layer {i}") for i, x in enumerate((0.6, 0.8, 0.5), 1)]
+    shown = estimate(Judged(Claim("How it is.", rule), judge(rule, parts), ()))
+    assert shown == "layer 3: 0.50 (0.40 to 0.60); layer 2: 0.80 (0.70 to 0.90); the lowest and the highest of 3"
+
+
+def test_what_is_left_says_runs_and_points() -> None:
+    section = Section(STUDIES[WIDTH], "tiny", None, 3, True, "")
+    assert what_is_left(section) == "0 of 0 runs have ended; its curves call for more points"
+    assert what_is_left(replace(section, grows=False)) == "0 of 0 runs have ended"
+    assert what_is_left(replace(section, left=0)) == "its curves call for more points"
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ((HOLDS, HOLDS), "both of the paper's claims hold."),
+        ((FAILS, FAILS), "neither of the paper's claims holds."),
+        ((UNDECIDED, UNDECIDED), "neither of the paper's claims is decided here."),
+        (
+            (HOLDS, UNDECIDED),
+            "the paper's claim that nGPT's falls holds, and that νGPT's stays is not decided here.",
+        ),
+        ((FAILS, HOLDS), "the paper's claim that nGPT's falls does not hold, and that νGPT's stays holds."),
+    ],
+)
+def test_the_caption_reads_right_whatever_the_verdicts(tmp_path: Path, answers: tuple[str, str], told: str) -> None:
+    intervals = {
+        ("ngpt", HOLDS): (-0.6, -0.4),
+        ("ngpt", FAILS): (0.4, 0.6),
+        ("ngpt", UNDECIDED): (-0.2, 0.1),
+        ("nugpt", HOLDS): (-0.05, 0.05),
+        ("nugpt", FAILS): (0.4, 0.6),
+        ("nugpt", UNDECIDED): (0.05, 0.15),
+    }
+    store = Store(tmp_path / "runs")
+    fill(store, planned())
+    (section,) = [one for one in sections_of(store) if one.study.id == WIDTH]
+    assert section.found is not None
+    judged = []
+    for one, answer in zip(section.found.judged[:2], answers, strict=True):
+        low, high = intervals[str(one.claim.rule.table), answer]
+        found = judge(one.claim.rule, [Estimate((low + high) / 2, Interval(low, high), 0.9)])
+        assert found.answer == answer
+        judged.append(replace(one, verdict=found))
+    section = replace(section, found=replace(section.found, judged=tuple(judged)))
+    readme = first_screen([section], {"light": "a", "dark": "b"}, [], "", "results.md")
+    assert readme.splitlines()[5].endswith(told)
+    verb = {HOLDS: "falls by 0.50", FAILS: "rises by 0.50", UNDECIDED: "moves by −0.05"}[answers[0]]
+    assert f"nGPT's best learning rate {verb} octaves per doubling of width (90 % interval " in readme
+
+
+def test_a_claim_that_is_not_decided_within_its_bounds_says_why() -> None:
+    rule = Rule("no-drift", along="heads", low=-0.1, high=0.1)
+    within = Estimate(0.0, Interval(-0.05, 0.05), 0.9, censored=True)
+    one = Judged(Claim("It stays.", rule), judge(rule, [within]), ())
+    assert estimate(one) == "0.00 (−0.05 to 0.05); a size has its optimum beyond its grid"
+    wide = replace(within, interval=Interval(-0.2, 0.2))
+    assert estimate(replace(one, verdict=judge(rule, [wide]))) == "0.00 (−0.20 to 0.20)"

@@ -213,11 +213,14 @@ def test_a_claim_is_judged_by_the_slope_where_there_are_widths() -> None:
     hidden, output = claim_estimates(many, LARGER, "loss-weighted", None, 0.9)
     assert hidden.value == pytest.approx(0.75)
     assert output.value == pytest.approx(0.75)
+    assert [one.where for one in (hidden, output)] == ["hidden, slope over width", "output, slope over width"]
     few = claim_estimates(many[:2], "omega", "end", None, 0.9)
     assert [one.where for one in few] == ["width 48, hidden", "width 48, output"]
     assert few[0].value == pytest.approx(0.5 + 1 / math.log2(48), abs=0.01)
     by_layer = claim_estimates(many, "omega", None, "layer", 0.9)
-    assert [one.where for one in by_layer] == ["layer 1", "layer 2", "layer 3"]
+    assert [one.where for one in by_layer] == [f"layer {i}, slope over width" for i in (1, 2, 3)]
+    at_one = claim_estimates(many[:2], "omega", None, "layer", 0.9)
+    assert [one.where for one in at_one] == [f"layer {i}, width 48" for i in (1, 2, 3)]
     assert by_layer[0].value == pytest.approx(0.5)
     assert claim_estimates([], "omega", "end", None, 0.9) == []
     with pytest.raises(ValueError, match="at is 'begin'"):
@@ -265,7 +268,7 @@ def test_a_claim_by_length_keeps_lengths_apart() -> None:
     found = claim_estimates([*long, *short], LARGER, "end", "steps", 0.9)
     by_itself = claim_estimates(short, LARGER, "end", None, 0.9) + claim_estimates(long, LARGER, "end", None, 0.9)
     steps, longer = f"{short[0].steps:,} steps", f"{long[0].steps:,} steps"
-    assert [one.where for one in found[:2]] == [f"{steps}, hidden", f"{steps}, output"]
+    assert [one.where for one in found[:2]] == [f"{steps}, {part}, slope over width" for part in ("hidden", "output")]
     assert [one.where for one in found[2:4]] == [f"{longer}, width 48, hidden", f"{longer}, width 96, hidden"]
     assert [one.value for one in found] == [one.value for one in by_itself]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 from tests.report.small import record_of
 
@@ -16,7 +17,11 @@ from nugpt.store.plans import PlanDirectory
 from nugpt.sweep.worker import grown
 
 DATA = "0123456789abcdef" * 4
-FACTS = {"inputs": ["my corpus (text)"], "tokens": 1_234_567, "validation_tokens": 8_901}
+FACTS: dict[str, Any] = {
+    "inputs": ["mine-0.parquet (file)", "mine-1.parquet (file)"],
+    "tokens": 1_234_567,
+    "validation_tokens": 8_901,
+}
 FACTS |= {"sources": {"code": 1_000_000, "prose": 234_567}, "tokenizer": "bpe:4096", "vocab_size": 4096}
 SETTING = Setting(DATA, 4096, "bfloat16", {"output": 0.25})
 WALL_S, REPLICAS = 36.0, 4  # of every run, and how many shared its device: 0.15 minutes each

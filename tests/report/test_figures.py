@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from tests.report.small import make_source
 
 from nugpt.report import write_report
 from nugpt.report.answers import answer_plan
+from nugpt.report.charts import law_points
 from nugpt.report.colours import NAMED_LIGHT, ordered
 from nugpt.report.figures import draw
+from nugpt.report.source import CurveRuns
+from nugpt.report.words import printed
 
 BEGINS = {"pdf": b"%PDF-", "png": b"\x89PNG", "svg": b"<?xml"}
 
@@ -43,11 +47,73 @@ def test_text_stays_text_in_the_files(made: Made) -> None:
     (path,) = [path for path in made.written.figures if path.name == "width-fixed-steps-lab-best-lr-width.svg"]
     drawn = path.read_text(encoding="utf-8")
     assert "width (d_model)" in drawn
-    slope = re.search(r"ngpt: slope (-?[\d.]+) \((-?[\d.]+) to (-?[\d.]+)\)", drawn.replace("−", "-"))
+    slope = re.search(r"nGPT: slope (-?[\d.]+) \((-?[\d.]+) to (-?[\d.]+)\)", drawn.replace("−", "-"))
     assert slope is not None
     value, low, high = map(float, slope.groups())
     assert low <= value <= high
     assert low <= -0.5 <= high  # as planted
+
+
+def texts(made: Made, name: str) -> list[str]:
+    (path,) = [path for path in made.written.figures if path.name == f"{name}.svg"]
+    return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("ngpt", "nGPT"),
+        ("nugpt, steps 2000, weight decay 0", "νGPT, 2000 steps, weight decay 0"),
+        ("nugpt-full-align at layers=4: slope -0.1", "νGPT (full align) at 4 layers: slope −0.1"),
+        ("completep width_exponent=-0.75 at steps=2000", "CompleteP width exponent −0.75 at 2000 steps"),
+        ("layers 4, heads 8, axis heads, held out 0", "4 layers, heads 8"),
+        ("depth-mup, layers 4, axis all, held out 1", "Depth-μP, 4 layers, held out"),
+        ("hidden, width 96", "hidden, d_model 96"),
+        ("nugpt at width=192 layers=4 steps=2000", "νGPT at d_model 192, 4 layers, 2000 steps"),
+        ("my-ngpt-2", "my-ngpt-2"),
+    ],
+)
+def test_a_label_is_printed_with_names_sizes_and_signs_as_they_are_written(label: str, shown: str) -> None:
+    assert printed(label) == shown
+
+
+def test_sizes_are_named_by_width_and_tables_as_the_paper_writes_them(made: Made) -> None:
+    told = texts(made, "width-fixed-steps-lab-loss")
+    assert {"nGPT", "νGPT", "d_model 96", "d_model 192", "d_model 384"} <= set(told)
+    assert not [text for text in told if "heads" in text]
+    ticks = [text for text in texts(made, "depth-sweep-baseline-alpha-power-law-lab-alpha") if text.startswith("0.")]
+    assert ticks
+    assert all(len(text) <= len("0.015") for text in ticks)
+
+
+def test_marks_and_series_are_in_the_legend_where_they_are_drawn_and_only_there(made: Made) -> None:
+    for found in made.written.answers:
+        for along in {path.answer.along for path in found.paths if len(path.curves) > 2}:
+            edges = [row for path in found.paths if path.answer.along == along for row in law_points(path)]
+            told = texts(made, f"{found.plan.name}-best-lr-{along}")
+            assert ("stability edge" in told) == any(row["kind"] == "edge" for row in edges)
+
+
+def test_a_curve_without_runs_is_in_no_legend_and_panels_share_one_all_the_same(tmp_path: Path) -> None:
+    source = make_source(tmp_path, "width-fixed-steps", scale="lab")
+    plan = source.plans[0]
+    empty = next(c for c in plan.curves if (c.label["table"], c.label["heads"]) == ("ngpt", 8))
+    bare = replace(
+        empty,
+        runs=tuple(replace(run, state="not ended", loss=None) for run in empty.runs),
+        measured=replace(empty.measured, points=(), records=()),
+    )
+
+    def legend_texts(*without: CurveRuns) -> list[str]:
+        curves = tuple(bare if c in without else c for c in plan.curves)
+        (figure,) = [d.figure for d in draw(answer_plan(replace(plan, curves=curves))) if d.kind == "loss"]
+        (legend,) = figure.legends
+        return [text.get_text() for text in legend.get_texts()]
+
+    assert sorted(legend_texts()) == sorted(legend_texts(empty)) == ["d_model 192", "d_model 384", "d_model 96"]
+    of_one = replace(plan, curves=tuple(bare if c is empty else c for c in plan.curves if c.label["table"] == "ngpt"))
+    (figure,) = [d.figure for d in draw(answer_plan(of_one)) if d.kind == "loss"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["d_model 96", "d_model 192"]
 
 
 def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
@@ -58,8 +124,6 @@ def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
 
 
 def test_a_dollar_sign_is_no_formula(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     source = make_source(tmp_path, "width-fixed-steps", scale="tiny")
     plan = source.plans[0]
     label = {"table": r"$\frac{broken$ \x", "heads": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,13 @@ from tests.fit.test_coords import TABLE, make
 from tests.report.small import HOSTILE, fill, source_of, study_plans
 
 from nugpt.cli.coords import _values
+from nugpt.cli.results import _figures
 from nugpt.fit.alignment import implied
 from nugpt.fit.coords import check_coordinates
 from nugpt.report import Source, Written, write_report
 from nugpt.report.figures.alignment import alignment_figures
 from nugpt.report.measured import alignment_groups
+from nugpt.report.results import _at_widths
 from nugpt.spec.plan import lr_at
 from nugpt.store import Store
 from nugpt.store.coords import read_coords, write_coords
@@ -64,9 +67,39 @@ def test_figures_are_the_papers_views_and_the_checks(made: tuple[Source, Written
     assert wanted <= names
     assert not [name for name in names if name.startswith("depth-sweep") and "alignment" in name]
     text = next(path for path in made[1].figures if path.name == "alignment_val-lab-alignment-steps.svg").read_text()
-    assert "hidden, width 96" in text
-    assert "output, width 384" in text
+    assert "hidden, d_model 96" in text
+    assert "output, d_model 384" in text
     assert "mathdefault" not in text  # ticks are plain numbers where mathematics is not parsed
+
+
+def test_the_results_page_shows_the_view_that_a_study_is_about_and_leads_to_the_others(
+    made: tuple[Source, Written], tmp_path: Path
+) -> None:
+    for name, view in (("alignment_val-lab", "steps"), ("alignment_val_layer_dependence-lab", "layers")):
+        (answer,) = [a for a in made[1].answers if a.plan.name == name]
+        shown, linked = _figures(answer, tmp_path, {})
+        assert [path.rpartition("-")[2] for path, _ in shown] == [f"{view}.svg"]
+        others = {f"{other}.svg" for other in ("steps", "loss", "layers") if other != view}
+        assert {path.rpartition("-")[2] for path, _ in linked} == others
+    (depth,) = [a for a in made[1].answers if a.plan.name.startswith("depth-sweep")]
+    assert not _figures(depth, tmp_path, {})[1]
+
+
+def test_the_results_page_has_exponents_at_each_width_with_the_factor_that_a_slope_is_free_of(
+    made: tuple[Source, Written],
+) -> None:
+    (answer,) = [a for a in made[1].answers if a.plan.name == "alignment_val-lab"]
+    lines = [line.strip("| ").split(" | ") for line in _at_widths(answer).splitlines()[2:]]
+    assert lines[0] == ["exponent", "of", "d_model 96", "d_model 192", "d_model 384"]
+    rows = {(row[0], row[1]): [float(value) for value in row[2:]] for row in lines[2:]}
+    assert set(rows) == {(what, part) for what in ("ω, end", "max(α, ν), end") for part in ("hidden", "output")}
+    for what, planted in (("ω, end", PLANTED["omega"]), ("max(α, ν), end", max(PLANTED["alpha"], PLANTED["nu"]))):
+        factor = [planted + 1 / math.log2(width) for width in (96, 192, 384)]  # planted: two
+        assert rows[what, "output"] == pytest.approx(factor, abs=0.02)  # noise of 0.01
+    (layers,) = [a for a in made[1].answers if a.plan.name == "alignment_val_layer_dependence-lab"]
+    assert "| ω | layer 4 | " in _at_widths(layers)
+    (depth,) = [a for a in made[1].answers if a.plan.name.startswith("depth-sweep")]
+    assert _at_widths(depth) == ""
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 12, 48])
@@ -88,7 +121,9 @@ def test_the_claims_get_verdicts_from_slopes_over_three_widths(made: tuple[Sourc
     assert [e.value for e in end.verdict.estimates] == pytest.approx([0.75, 0.75], abs=0.02)
     assert end.verdict.answer == "does not hold"
     (layers,) = [a for a in made[1].answers if a.plan.name == "alignment_val_layer_dependence-lab"]
-    assert [e.where for e in layers.judged[0].verdict.estimates] == [f"layer {i}" for i in (1, 2, 3, 4)]
+    assert [e.where for e in layers.judged[0].verdict.estimates] == [
+        f"layer {i}, slope over width" for i in (1, 2, 3, 4)
+    ]
     assert layers.judged[0].verdict.answer == "holds"
 
 

@@ -121,8 +121,17 @@ def test_drift_and_no_drift_cannot_both_hold() -> None:
 
 def test_rules_in_words() -> None:
     width = STUDIES["width-fixed-steps"].claims
-    assert describe(width[0].rule) == "slope of the best η over heads for ngpt: 90% interval at most -0.1"
-    assert describe(width[1].rule) == "slope of the best η over heads for nugpt: 90% interval from -0.1 to 0.1"
+    assert describe(width[0].rule) == "slope of the best η over heads for ngpt: 90% interval at most −0.1"
+    assert describe(width[1].rule) == "slope of the best η over heads for nugpt: 90% interval from −0.1 to 0.1"
+    omega, fall, _ = STUDIES["alignment_val"].claims
+    power = "as a power of width, or at each of fewer than three"
+    within = "for nugpt: 90% interval from 0.4 to 0.6"
+    assert describe(omega.rule) == f"alignment exponent ω, averaged over layers, {power} (end) {within}"
+    assert describe(fall.rule).startswith(
+        "alignment exponent max(α, ν) at the start less that at the end, at each width "
+    )
+    by_layer = STUDIES["alignment_val_layer_dependence"].claims[0].rule
+    assert describe(by_layer) == f"alignment exponent ω, {power} by layer {within}"
     for made in STUDIES.values():
         for claim in made.claims:
             assert re.fullmatch(r"[^\n|`]+", describe(claim.rule)), "fits a cell of a table"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nugpt.spec.record import RunRecord
     from nugpt.spec.study import Study
     from nugpt.store import Store
+    from nugpt.sweep.state import CurveState
 
 PAGE, FIGURES = "results.md", "figures/results"
 HEADLINES = {ground: f"headline-{ground}.svg" for ground in ("light", "dark")}  # the README's
@@ -98,10 +99,13 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
     source = read_store(store, (), STUDIES, out)
     sections: list[Section] = []
     taken: set[str] = set()
+    specs = [curve.measured.spec for plan in source.plans for curve in plan.curves]
+    used = {spec.precision for spec in specs if spec is not None}
+    precision = ("--precision", *used) if len(used) == 1 else ()  # that of the others, so that runs can be shared
 
     def add(study: Study, runs: PlanRuns | None) -> None:
         if runs is None:
-            command = _command("study", study.id, "--scale", "evidence", "--data", DATA, "--run")
+            command = _command("study", study.id, "--scale", "evidence", "--data", DATA, *precision, "--run")
             sections.append(Section(study, "evidence", None, 0, False, command))
             return
         taken.add(runs.name)
@@ -109,7 +113,10 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
         plan, left, grows, unmeasured = _standing(store, runs.name, study.measures)
         note = check_note(note_path(path, study.id), runs.note, STUDIES)
         made = Section(study, runs.scale or "", found, left, grows, again(study, plan), unmeasured, note=note)
-        sections.append(replace(made, figures=_figures(found, out, texts) if made.state != "not run yet" else ()))
+        if made.state != "not run yet":
+            figures, linked = _figures(found, out, texts)
+            made = replace(made, figures=figures, linked=linked)
+        sections.append(made)
 
     for id in (id for row in EVIDENCE.values() for id in row):
         mine: list[PlanRuns | None] = [runs for runs in source.plans if runs.study is STUDIES[id]]
@@ -192,20 +199,31 @@ def data_of(store: Store, problems: list[str]) -> list[dict[str, Any]]:
     return [found[key] for key in sorted(found)]
 
 
-def _figures(found: PlanAnswer, out: Path, texts: dict[Path, str]) -> tuple[tuple[str, str], ...]:
+Figures = tuple[tuple[str, str], ...]  # each with its path from the page, and what it shows
+
+
+def _figures(found: PlanAnswer, out: Path, texts: dict[Path, str]) -> tuple[Figures, Figures]:
+    """Those that the study is about, and the other views of what its runs measured."""
     from nugpt.report.figures import draw
+    from nugpt.report.measured import VIEW_WORDS, asked_views
     from nugpt.report.vector import svg
     from nugpt.report.write import SHOWS, settle
 
-    made = []
+    shown, linked = [], []
+    views = asked_views(found.plan)
     for drawn in draw(found):
         settle(drawn.figure)
         text = svg(drawn.figure)
         same = next((file for file, other in texts.items() if other == text), out / FIGURES / f"{drawn.name}.svg")
         texts[same] = text  # studies that are views of the same runs share figures
         name = same.relative_to(out).as_posix()
-        made.append((name, f"{found.title}: {SHOWS.get(drawn.kind, drawn.kind)}"))
-    return tuple(made)
+        view = drawn.of.partition("-")[0] if drawn.kind == "alignment" else ""
+        what = SHOWS.get(drawn.kind, drawn.kind) + (f" by {VIEW_WORDS[view]}" if view else "")
+        if view and view not in views:
+            linked.append((name, what))
+        else:
+            shown.append((name, f"{found.title}: {what}"))
+    return tuple(shown), tuple(linked)
 
 
 # ── the README ──
@@ -263,8 +281,9 @@ def _shown(width: Section, path: Path) -> list[Shown]:
     recommend = _command("recommend", "--from", path, "--plan", plan, "--n-heads", heads)
     printed = {command: _printed(command) for command in (fit, recommend)}
     told = (
-        f"The study behind the figure: {cost_of(width)} At its end it shows quick fits of each curve by itself and the "
-        "lowest loss of a run; what is said above rests on all curves together, as `nugpt fit` has them."
+        f"The study behind the figure: {cost_of(width)} An excerpt of what it shows at its end: quick fits of the "
+        "narrowest and the widest curve by itself, and the lowest loss of a run. What is said above rests on all "
+        "curves together, as `nugpt fit` has them."
     )
     shown = [Shown(width.command, _end_of_run(path, plan), told, False)]
     if (drift := _between(printed[fit], "drift, octaves", "regret of")) is not None:
@@ -296,7 +315,7 @@ def _between(lines: Sequence[str], first: str, last: str) -> list[str] | None:
 
 
 def _end_of_run(path: Path, plan: str) -> list[str]:
-    """What a plan's launch prints at its end."""
+    """Of what a plan's launch prints at its end, the rows of each table's narrowest and widest curve, and the cost."""
     from nugpt.store import opened
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.state import plan_state, spent
@@ -306,5 +325,19 @@ def _end_of_run(path: Path, plan: str) -> list[str]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         print_table(CURVE_COLUMNS, curve_rows(curves))
+    shown = ["…"]
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
-    return ["…", *lines, spent_text(spent(curves))]
+    for i, line in enumerate(lines):
+        if i < len(lines) - len(curves) or curves[i - len(lines)] in _ends(curves):
+            shown.append(line)
+        elif shown[-1] != "…":
+            shown.append("…")
+    return [*shown, spent_text(spent(curves))]
+
+
+def _ends(curves: Sequence[CurveState]) -> list[CurveState]:
+    """Of each table, the narrowest curve and the widest."""
+    tables: dict[str, list[CurveState]] = {}
+    for one in sorted(curves, key=lambda one: one.curve.spec.model.d_model):
+        tables.setdefault(one.curve.spec.table.name, []).append(one)
+    return [one for some in tables.values() for one in (some[0], some[-1])]

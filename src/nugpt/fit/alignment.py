@@ -29,6 +29,7 @@ OUTPUT = "E_out"
 LARGER = "max(alpha, nu)"  # what the width exponents of η_hidden and η_output follow
 REGIMES = {0.5: "no alignment", 0.75: "mid alignment", 1.0: "full alignment"}  # paper, Definition 2
 FEWEST_WIDTHS = 3
+SLOPE = "slope over width"  # an exponent as a power of width, without the constant factor that one width holds
 FIRST_STEPS = 4  # what "first steps" means: μP's own reasoning is about one or two
 START, END = 0.1, 0.8  # shares of a run up to which, and from which on, a measurement is of its start or end
 # CHOICE: measurements are log-spaced, so "uniform" gives each the steps since the one before, not one vote.
@@ -362,7 +363,8 @@ def claim_estimates(
         return found
     for part in PARTS:
         answer = implied(runs, part, weighting, of, level)
-        found += [answer.slope] if answer.slope is not None else [one for _, one in answer.at_widths]
+        slope = [replace(answer.slope, where=f"{part}, {SLOPE}")] if answer.slope is not None else []
+        found += slope or [one for _, one in answer.at_widths]
     return found
 
 
@@ -376,11 +378,12 @@ def _weighting(at: str | None) -> str:
 def _by_layer(runs: Sequence[AlignmentRun], of: str, weighting: str, level: float) -> list[Estimate]:
     """Each layer of the hidden matrices; its interval is over widths, or at one width over matrices and seeds."""
     found = []
+    widths = "width " + ", ".join(map(str, sorted({run.width for run in runs})))
     for layer in range(min(run.layers for run in runs)):
         single = [_one_layer(run, layer) for run in runs]
         answer = implied(single, "hidden", weighting, of, level)
         if answer.slope is not None:
-            found.append(replace(answer.slope, where=f"layer {layer + 1}"))
+            found.append(replace(answer.slope, where=f"layer {layer + 1}, {SLOPE}"))
             continue
         units = [
             v
@@ -390,7 +393,7 @@ def _by_layer(runs: Sequence[AlignmentRun], of: str, weighting: str, level: floa
             if v is not None
         ]
         if units:
-            found.append(mean_estimate(units, level, f"layer {layer + 1}"))
+            found.append(mean_estimate(units, level, f"layer {layer + 1}, {widths}"))
     return found
 
 

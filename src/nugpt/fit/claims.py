@@ -17,7 +17,6 @@ from nugpt.fit.curve import FINE
 from nugpt.fit.curves import Answers, CurveAnswer, curve_answer
 from nugpt.fit.drift import drift
 from nugpt.fit.interval import Interval
-from nugpt.fit.measured import LABELS_OF_SIZE, words
 from nugpt.fit.noise import NoiseModel
 from nugpt.fit.optimum import optimum
 from nugpt.fit.power_law import Observed, lerp_power_law, power_law
@@ -148,11 +147,15 @@ def _differences(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
     theirs = {_place(one): one for one in second}
     pairs = [(one, theirs[_place(one)]) for one in first if _place(one) in theirs]
     differences = compare([(a.curve.points, b.curve.points) for a, b in pairs], rule.level, noise)
-    return [estimate_of(d, _size_words(a)) for (a, _), d in zip(pairs, differences, strict=True)]
+    return [estimate_of(d, _size_words(a, first)) for (a, _), d in zip(pairs, differences, strict=True)]
 
 
-def _size_words(one: CurveAnswer) -> str:
-    return words({k: v for k, v in one.curve.label.items() if k in LABELS_OF_SIZE[:6]})
+def _size_words(one: CurveAnswer, among: Sequence[CurveAnswer]) -> str:
+    """A curve's size by what tells it from those of the others; all of it where nothing does."""
+    sizes = one.curve.sizes
+    varies = [axis for axis in sizes if len({other.curve.sizes.get(axis) for other in among}) > 1]
+    told = {"width": "d_model {:,.0f}", "layers": "{:,.0f} layers", "steps": "{:,.0f} steps", "batch": "batch {:,.0f}"}
+    return ", ".join(told.get(axis, f"{axis} {{:g}}").format(sizes[axis]) for axis in varies or sizes)
 
 
 def _differences_at_cost(
@@ -177,7 +180,7 @@ def _differences_at_cost(
         if own is not None and budgets:
             mine = [Budgeted(own, one.curve.points)]
             difference = compare_at_cost(mine, budgets, own, rule.level, noise)
-            estimates.append(estimate_of(difference, _size_words(one)))
+            estimates.append(estimate_of(difference, _size_words(one, first)))
     return estimates
 
 
@@ -205,7 +208,9 @@ def _sensitivities(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) 
     for octaves, side in ((-1.0, "an octave below"), (1.0, "an octave above")):
         mine, other = a.sensitivity.at(octaves), b.sensitivity.at(octaves)
         value, interval = _less(mine, other)
-        estimates.append(Estimate(value, interval, rule.level, f"{_size_words(a)}, {side}"))
+        estimates.append(
+            Estimate(value, interval, rule.level, f"{_size_words(a, [mine for mine, _ in pairs])}, {side}")
+        )
     return estimates
 
 
@@ -232,7 +237,7 @@ def _held_out(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> li
         axis = one.curve.label.get("axis")
         from_ = [o for o in smaller if axis == "all" or o.curve.label.get("axis") in (axis, "base")]
         predicted = _mean_optimum(from_)
-        where = f"{rule.by} {axis}" if rule.by else _size_words(one)
+        where = f"{rule.by} {axis}" if rule.by else _size_words(one, mine)
         if predicted is None:
             estimates.append(Estimate(None, Interval(-math.inf, math.inf), rule.level, where))
         elif rule.kind == "regret":

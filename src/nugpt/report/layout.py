@@ -43,8 +43,10 @@ def text(key: str, value: Value) -> str:
     if key in TABLES:
         return printable(str(value))
     shown = f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, (int, float)):
+        shown = shown.replace("-", "−")
     if key.endswith("_log2"):
-        return printable(f"{key.removesuffix('_log2')} × 2^{shown}".replace("-", "−"))
+        return printable(f"{key.removesuffix('_log2')} × 2^{shown}")
     return printable(f"{key.replace('_', ' ')} {shown}")
 
 

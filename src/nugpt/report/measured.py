@@ -32,6 +32,7 @@ from nugpt.report.words import NONE, between, counted, number
 
 SYMBOLS = {"alpha": "α", "omega": "ω", "nu": "ν"}
 VIEWS = {"steps": "step", "loss": "loss decrease since step 0 (nats)", "layers": "layer"}
+VIEW_WORDS = {"steps": "step", "loss": "loss decrease", "layers": "layer"}
 
 
 def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
@@ -52,6 +53,13 @@ def alignment_groups(plan: PlanRuns) -> dict[str, list[AlignmentRun]]:
         named.append((f"{table_of(curve) or plan.name}, {size}{which}", taken))
     twice = len({name for name, _ in named}) < len(named)
     return {f"{name} ({i})" if twice else name: runs for i, (name, runs) in enumerate(named, 1)}
+
+
+def asked_views(plan: PlanRuns) -> set[str]:
+    """The views that a plan's claims are about; all where it has none."""
+    rules = [claim.rule for claim in plan.study.claims] if plan.study is not None else []
+    views = {"layers" if r.by == "layer" else "loss" if r.at == "loss-weighted" else "steps" for r in rules}
+    return views or set(VIEWS)
 
 
 def _alike(pair: tuple[CurveRuns, AlignmentRun]) -> tuple[Hashable, ...]:

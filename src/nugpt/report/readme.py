@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
+from nugpt.fit.interval import Interval
+from nugpt.fit.verdict import Estimate
 from nugpt.report.answers import Judged
 from nugpt.report.results import (
     COMPLETE,
@@ -18,7 +21,7 @@ from nugpt.report.results import (
     verdict_words,
     what_is_left,
 )
-from nugpt.report.words import without_links
+from nugpt.report.words import between, number, without_links
 from nugpt.spec.scales import SCALES
 from nugpt.spec.study_rules import bounds
 
@@ -88,23 +91,17 @@ def first_screen(
 
 
 def _figure(width: Section, figures: Mapping[str, str]) -> str:
-    assert width.found is not None
-    judged, scale = width.found.judged[:2], _scale(width)
-    told = "; ".join(f"{one.claim.text.rstrip('.')}: {verdict_words(width, one)}" for one in judged)
+    told = f"The best learning rate against width, nGPT and νGPT{_scale(width)}. {_moves(width)}"
     return (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{figures["dark"]}">\n'
-        f'  <img alt="The best learning rate against width, nGPT and νGPT{scale}. {told}." src="{figures["light"]}">\n'
+        f'  <img alt="{told}" src="{figures["light"]}">\n'
         "</picture>"
     )
 
 
 def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
-    assert width.found is not None
-    told = [
-        f"{_said(width, one)}, octaves of η per octave of width{_scale(width)}; the rule: {bounds(one.claim.rule)}."
-        for one in width.found.judged[:2]
-    ]
+    told = [_moves(width), _answers(width)]
     if width.note:
         told.append(f"{_first_sentence(width.note)} More stands [beside its numbers]({page}#{width.study.id}).")
     if width.state != COMPLETE:
@@ -112,8 +109,49 @@ def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
     held_out = answered(sections, HELD_OUT)
     if held_out is not None and held_out.found is not None:
         one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
-        told.append(f"{_said(held_out, one)}, octaves{_scale(held_out)}.")
-    return " ".join(told) + " In brackets: 90 % intervals."
+        told.append(f"{_said(held_out, one)}, octaves with 90 % intervals{_scale(held_out)}.")
+    return " ".join(told)
+
+
+def _moves(width: Section) -> str:
+    """How far either table's best learning rate moves over the widths that were run."""
+    assert width.found is not None
+    ngpt, nugpt = width.found.judged[:2]
+    sizes = [curve.measured.sizes["width"] for curve in (*ngpt.curves, *nugpt.curves)]
+    first, second = (_slope(one.verdict.estimates) for one in (ngpt, nugpt))
+    first = first.replace(" (", " octaves per doubling of width (90 % interval ", 1)
+    from_to = f"From d_model {min(sizes):,.0f} to {max(sizes):,.0f}{_scale(width)}"
+    return f"{from_to} nGPT's best learning rate {first}. νGPT's {second}."
+
+
+def _slope(estimates: Sequence[Estimate]) -> str:
+    """A slope in words: it falls or rises where its interval leaves no doubt of that."""
+    if not estimates or estimates[0].value is None:
+        return "has no slope yet"
+    value, (low, high) = estimates[0].value, estimates[0].interval
+    if low > 0 or high < 0:
+        sign, verb = (1, "rises") if low > 0 else (-1, "falls")
+        return f"{verb} by {number(sign * value)} ({between(Interval(*sorted((sign * low, sign * high))))})"
+    return f"moves by {number(value)} ({between(estimates[0].interval)})"
+
+
+def _answers(width: Section) -> str:
+    """The verdicts on the two, and what they are by."""
+    assert width.found is not None
+    judged = width.found.judged[:2]
+    rules = "; ".join(bounds(one.claim.rule) for one in judged)
+    first, second = (one.verdict.answer for one in judged)
+    words = {HOLDS: "holds", FAILS: "does not hold", UNDECIDED: "is not decided here"}
+    so_far = "" if width.state == COMPLETE else ", so far,"
+    if first == second:
+        both = {HOLDS: "both of the paper's claims hold", FAILS: "neither of the paper's claims holds"}
+        said = both.get(str(first), "neither of the paper's claims is decided here")
+    else:
+        said = (
+            f"the paper's claim that nGPT's falls {words.get(str(first), first)}, and that νGPT's stays "
+            f"{words.get(str(second), second)}"
+        )
+    return f"By rules fixed before the runs ({rules}){so_far} {said}."
 
 
 def _first_sentence(note: str) -> str:
@@ -143,7 +181,7 @@ def cost_of(section: Section) -> str:
     """What a study's runs took, in words."""
     runs = [run for run in section.runs if run.ended]
     so_far = "" if section.state == COMPLETE else " so far"
-    return f"{len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}{so_far}."
+    return f"{len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}{so_far}, starts not counted."
 
 
 def replaced(text: str, part: str, name: str) -> str:

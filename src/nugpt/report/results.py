@@ -7,26 +7,35 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from nugpt.fit.alignment import claim_estimates
 from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
-from nugpt.fit.verdict import Estimate
+from nugpt.fit.verdict import Estimate, judge
 from nugpt.report.answers import Judged, PlanAnswer, has_grid
 from nugpt.report.layout import label_text, varying
+from nugpt.report.measured import alignment_groups
 from nugpt.report.sections import OPEN
 from nugpt.report.source import CurveRuns, Run
-from nugpt.report.words import NONE, between, counted, number
+from nugpt.report.words import NONE, UNBOUNDED, between, counted, number
 from nugpt.spec.study import Setting, Study
-from nugpt.spec.study_rules import describe
+from nugpt.spec.study_rules import SYMBOLS, Rule, describe
 
 NOT_RUN, NOT_COMPLETE, COMPLETE = "not run yet", "not complete", "complete"
 USUAL = "evidence"  # the scale that a section is of where it says none
 FOLD = 12  # rows of a table from which on it is folded away
+DATA = "In the commands below DATA is the directory in which `nugpt data prepare` has put the data."
+COMPARISONS = (
+    "Each interval is one of 90 % by itself: nothing is corrected for how many claims there are. A claim of several "
+    "parts holds if all of their intervals lie within its bounds, and does not hold if one of them lies outside."
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Section:
     command: str  # that does it again; none for a plan that no study makes
     unmeasured: int = 0  # runs that are done, but without what the study measures
     figures: tuple[tuple[str, str], ...] = ()  # path from the page, and what it shows
+    linked: tuple[tuple[str, str], ...] = ()  # those of its runs that it is not about
     note: str = ""  # what a person has to say about it
 
     @property
@@ -97,7 +107,8 @@ def page(
         *([note] if note else []),
         *(f"**Could not be read:** {one}" for one in problems),
     ]
-    parts += [_glance(sections), *(_section(section) for section in sections)]
+    tokens = {one["content_hash"]: facts["tokens"] for one in data if (facts := one.get("facts"))}
+    parts += [_glance(sections), *(_section(section, tokens) for section in sections)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -119,35 +130,43 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
     ended = Counter(run.state for run in runs.values())
     rows = [
         ["runs", f"{len(runs):,}: " + ", ".join(f"{n:,} {state}" for state, n in sorted(ended.items()))],
-        [minutes_word(runs.values()), f"{minutes(runs.values()):.1f}, runs that studies share counted once"],
+        [
+            minutes_word(runs.values()),
+            f"{minutes(runs.values()):.1f}, starts not counted, runs that studies share counted once",
+        ],
         ["studies", ", ".join(f"{states[s]} {s}" for s in (COMPLETE, NOT_COMPLETE, NOT_RUN) if states[s])],
         ["claims of complete studies", _counts(sections)],
-        *([f"data {i}" if len(data) > 1 else "data", _data(one)] for i, one in enumerate(data, 1)),
         ["carried by", "; ".join(_carriers(runs.values()))],
     ]
-    where = "In the commands below DATA is the directory in which `nugpt data prepare` has put the data."
-    return f"{intro}\n\n{table(['', ''], rows)}\n\n{scale_words(sections, data)}\n\n{where}"
+    return "\n\n".join(
+        (intro, table(["", ""], rows), COMPARISONS, scale_words(sections, data), *map(_data, data), DATA)
+    )
 
 
 def _counts(sections: Sequence[Section]) -> str:
     judged = [one for s in sections if s.state == COMPLETE and s.found for one in s.found.judged]
     count = Counter(one.verdict.answer or OPEN for one in judged)
     words = {HOLDS: "hold", FAILS: "do not hold", UNDECIDED: "not decided here", OPEN: "open questions"}
-    return ", ".join(f"{count.get(key, 0)} {word}" for key, word in words.items())
+    told = ", ".join(f"{count.get(key, 0)} {word}" for key, word in words.items())
+    return f"{told}; a claim that several studies make, of runs that they may share, is counted in each"
 
 
 def _data(one: Mapping[str, Any]) -> str:
-    told = [f"content hash `{one['content_hash'][:16]}`"]
-    facts = one.get("facts")
-    if isinstance(facts, Mapping):
-        sources = ", ".join(f"{name} {tokens:,}" for name, tokens in facts["sources"].items())
-        told = [
-            f"{', '.join(facts['inputs'])}: {facts['tokens']:,} tokens for training ({sources})",
-            f"{facts['validation_tokens']:,} held back for validation",
-            f"tokenizer {facts['tokenizer']} of {facts['vocab_size']:,} ids",
-            *told,
-        ]
-    return "; ".join(told)
+    """Of one data set: what is in it, and how to prepare it or its like."""
+    facts, hash = one.get("facts"), f"content hash `{one['content_hash'][:16]}`"
+    if not isinstance(facts, Mapping):
+        return f"**The data.** The records say no more of it than its {hash}."
+    whole = sum(facts["sources"].values()) or 1
+    sources = ", ".join(f"{name} {100 * tokens / whole:.0f} %" for name, tokens in facts["sources"].items())
+    given = list(dict.fromkeys("FILES" if one.endswith("(file)") else one.split(" (")[0] for one in facts["inputs"]))
+    command = shlex.join(["nugpt", "data", "prepare", *given, "--tokenizer", facts["tokenizer"], "--out", "DATA"])
+    missing = "The files are not published with the records: with other" if "FILES" in given else "With other"
+    return (
+        f"**The data.** {facts['tokens']:,} tokens for training ({sources}) and {facts['validation_tokens']:,} held "
+        f"back for validation, of {facts['vocab_size']:,} ids; {hash}. As far as the records say, it was prepared "
+        f"by\n\n```sh\n{command}\n```\n\n{missing} text of the same kind the numbers will differ, but any study below "
+        "can be done on it by its one command."
+    )
 
 
 def _carriers(runs: Iterable[Run]) -> list[str]:
@@ -195,7 +214,7 @@ def _glance(sections: Sequence[Section]) -> str:
         at = f"#{anchor(section)}"
         name, noted = f"[`{section.name}`]({at})", f", [with a note]({at})" if section.note else ""
         judged = section.found.judged if section.found is not None and section.state == COMPLETE else ()
-        rows += [[name, f"{verdict_words(section, one)}{noted}", one.claim.text, estimates(one)] for one in judged]
+        rows += [[name, f"{verdict_words(section, one)}{noted}", one.claim.text, estimate(one)] for one in judged]
         if not judged:
             rows.append([name, section.state, what_is_left(section) if section.state == NOT_COMPLETE else "", ""])
     return "## At a glance\n\n" + table(["study", "verdict", "claim or question", "estimate (90 % interval)"], rows)
@@ -212,30 +231,69 @@ def verdict_words(section: Section, one: Judged) -> str:
     return answer if section.state == COMPLETE else f"{NOT_COMPLETE} (so far: {answer})"
 
 
+def estimate(one: Judged) -> str:
+    """Of several, the one that decides: of those with the verdict's answer, the nearest to a bound or furthest beyond.
+
+    Of an open question, the lowest and the highest.
+    """
+    verdict, rule = one.verdict, one.claim.rule
+    if len(verdict.estimates) < 2:
+        return estimates(one)
+    n = len(verdict.estimates)
+    if verdict.answer is None:
+        known = sorted((e for e in verdict.estimates if e.value is not None), key=lambda e: float(e.value or 0.0))
+        ends = "; ".join(map(_estimate, dict.fromkeys((known[0], known[-1])))) if known else "no estimate"
+        return f"{ends}; the lowest and the highest of {n}" if n > 2 and known else ends
+    alike = [e for e in verdict.estimates if judge(rule, (e,)).answer == verdict.answer]
+    share = {HOLDS: "both within" if n == 2 else f"all {n} within", FAILS: f"{len(alike)} of {n} outside"}
+    chosen = min(alike, key=lambda e: _room(rule, e, verdict.answer == HOLDS))
+    return f"{_estimate(chosen)}; {share.get(verdict.answer, f'{len(alike)} of {n} not decided')}"
+
+
+def _room(rule: Rule, one: Estimate, holds: bool) -> float:
+    """How far an interval that holds, or a value of one that does not, lies within the rule's nearer bound."""
+    low, high = one.interval if holds else (one.value, one.value)
+    if low is None or high is None:
+        return -math.inf
+    below = math.inf if rule.low is None else low - rule.low
+    return min(below, math.inf if rule.high is None else rule.high - high)
+
+
 def estimates(one: Judged) -> str:
     """Each number of a verdict with its interval, or why there is none."""
-    return "; ".join(map(_estimate, one.verdict.estimates)) or one.verdict.reason
+    parts = [*map(_estimate, one.verdict.estimates), *_why_not(one)]
+    return "; ".join(parts) or one.verdict.reason
+
+
+def _why_not(one: Judged) -> list[str]:
+    """Why a claim is not decided whose intervals all lie within its bounds."""
+    verdict = one.verdict
+    known = bool(verdict.estimates) and all(e.value is not None for e in verdict.estimates)
+    if verdict.answer == UNDECIDED and known and all(_room(verdict.rule, e, True) >= 0 for e in verdict.estimates):
+        return [verdict.reason.rpartition("), ")[2]]
+    return []
 
 
 def _estimate(one: Estimate) -> str:
-    where = f"{one.where}: " if one.where else ""
+    where = f"{SYMBOLS.get(one.where, one.where)}: " if one.where else ""
     if one.value is None:
         bound = between(one.interval)
-        return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, "unbounded") else "")
-    value, low, high = (number(x, _digits(one.interval)) for x in (one.value, *one.interval))
-    return f"{where}{value} ({low} to {high})"
+        return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else "")
+    digits = _digits(one.interval)
+    bound = between(one.interval, digits)
+    return f"{where}{number(one.value, digits)} ({bound if bound != UNBOUNDED else 'no interval: too few runs'})"
 
 
 def _digits(interval: Interval) -> int:
-    """After the point: as many as show the interval's width to two digits, and two where nothing bounds it."""
+    """After the point: as many as show the interval's width to two digits, but two or three."""
     width = interval.high - interval.low
-    return min(5, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 2
+    return min(3, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 2
 
 
 # ── a study ──
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, tokens: Mapping[str, int]) -> str:
     study = section.study
     of = f", the paper's `{study.figure}`" if study.figure else ""
     title = study.title if study.title.endswith(("?", "!", ".")) else f"{study.title}."
@@ -247,8 +305,11 @@ def _section(section: Section) -> str:
         return "\n\n".join(part for part in parts if part)
     parts.append(_state(section))
     parts += [f"![{shows}]({path})" for path, shows in section.figures]
+    if section.linked:
+        parts.append("Of the same runs: " + ", ".join(f"[{shows}]({path})" for path, shows in section.linked) + ".")
     parts.append("\n".join(_claim(section, one) for one in section.found.judged))
-    parts.append(table(["", ""], _facts(section)))
+    parts.append(_at_widths(section.found))
+    parts.append(table(["", ""], _facts(section, tokens)))
     if section.command:
         parts.append(f"To do it again:\n\n```sh\n{section.command}\n```")
     else:
@@ -265,15 +326,17 @@ def _section(section: Section) -> str:
 
 def _state(section: Section) -> str:
     if section.state == COMPLETE:
-        return f"**Complete**: all {len(section.runs):,} runs of its grid have ended."
+        n = len(section.runs)
+        whole = "the one run of its grid has" if n == 1 else f"all {n:,} runs of its grid have"
+        return f"**Complete**: {whole} ended."
     return f"**Not complete**: {what_is_left(section)}. What follows is what they say so far."
 
 
 def what_is_left(section: Section) -> str:
     """Why a section is not complete."""
     ended = sum(run.ended for run in section.runs)
-    why = f"{ended:,} of {len(section.runs):,} runs have ended" if section.left else "its curves call for more points"
-    reasons = [why] if section.left or section.grows else []
+    reasons = [f"{ended:,} of {len(section.runs):,} runs have ended"] if section.left else []
+    reasons += ["its curves call for more points"] if section.grows else []
     if section.unmeasured:
         kinds = " and ".join(section.study.measures)
         again = "`nugpt measure` with `--again` trains them again, measuring"
@@ -288,7 +351,27 @@ def _claim(section: Section, one: Judged) -> str:
     )
 
 
-def _facts(section: Section) -> list[list[str]]:
+def _at_widths(found: PlanAnswer) -> str:
+    """Alignment exponents at each width by itself, beside the slopes over width that claims are judged by."""
+    rules = [one.claim.rule for one in found.judged if one.claim.rule.kind == "alignment"]
+    groups = {name: runs for name, runs in alignment_groups(found.plan).items() if len({r.width for r in runs}) > 1}
+    widths = sorted({run.width for runs in groups.values() for run in runs})
+    rows: dict[tuple[str, str, str], dict[int, str]] = {}
+    for (name, runs), rule, width in product(groups.items(), rules, widths):
+        alike, by = [run for run in runs if run.width == width], rule.by if rule.by == "layer" else None
+        for one in claim_estimates(alike, str(rule.of), rule.at, by, rule.level):
+            what = SYMBOLS.get(str(rule.of), str(rule.of)) + (f", {rule.at}" if rule.at else "")
+            of = ", ".join(word for word in one.where.split(", ") if not word.startswith("width "))
+            rows.setdefault((name, what, of), {})[width] = number(one.value, 3)
+    if not rows:
+        return ""
+    told = "The exponents at each width by itself, as the paper's figures have them: with the constant factor that"
+    shown = [[*key[len(groups) == 1 :], *(at.get(width, NONE) for width in widths)] for key, at in rows.items()]
+    columns = [*(["runs"] if len(groups) > 1 else []), "exponent", "of", *(f"d_model {width}" for width in widths)]
+    return _folded(f"{told} a slope over width is free of.", columns, shown)
+
+
+def _facts(section: Section, tokens: Mapping[str, int]) -> list[list[str]]:
     found = section.found
     assert found is not None
     curves = [curve for curve in found.plan.curves if any(run.ended for run in curve.runs)]
@@ -304,9 +387,18 @@ def _facts(section: Section) -> list[list[str]]:
         ["seeds", ", ".join(f"{n} on {counted(k, 'curve')}" for n, k in sorted(seeds.items(), reverse=True))],
         ["layers × heads", ", ".join(sizes) or NONE],
         ["steps", ", ".join(f"{n:,}" for n in lengths) or NONE],
+        ["tokens per run", _tokens(curves, tokens)],
         [minutes_word(runs), f"{minutes(runs):.1f}, of which runs may be shared with other studies"],
         ["carried by", "; ".join(_carriers(runs))],
     ]
+
+
+def _tokens(curves: Sequence[CurveRuns], tokens: Mapping[str, int]) -> str:
+    """Of the shortest and the longest run, and how much of the data that is, where it is known."""
+    specs = [spec for curve in curves if (spec := curve.spec)]
+    seen = sorted({(spec["steps"] * spec["batch"] * spec["model"]["seq_len"], spec["data"]) for spec in specs})
+    told = [f"{n / 1e6:.1f} M" + (f" ({n / tokens[data]:.2f} epochs)" if data in tokens else "") for n, data in seen]
+    return " to ".join(dict.fromkeys((told[0], told[-1]))) if told else NONE
 
 
 def _seeds(curve: CurveRuns) -> int:
@@ -354,7 +446,8 @@ def _losses_alone(found: PlanAnswer, keys: Sequence[str], sources: Sequence[str]
     rows = []
     for curve in found.plan.curves:
         at, by_source = _by_source(curve, None)
-        losses = [float(run.loss) for run in curve.runs if run.trained and run.loss is not None]
+        # The final loss, as those on the sources are: a plan of one seed is read from another, which lags behind.
+        losses = [loss for run in curve.runs if run.trained and (loss := run.facts.get("val_loss")) is not None]
         mean = sum(losses) / len(losses) if losses else None
         shown = [number(by_source.get(source), 3) for source in sources]
         rows.append([label_text(curve, keys) or "all", str(_seeds(curve)), number(at), number(mean, 3), *shown])

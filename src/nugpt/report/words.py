@@ -8,7 +8,35 @@ import re
 from nugpt.fit.interval import Interval
 from nugpt.fit.regret import Cost
 
-NONE = "–"
+NONE, UNBOUNDED = "–", "unbounded"
+# Tables as the paper writes them.
+NAMES = {
+    "nugpt-full-align": "νGPT (full align)",
+    "prenorm-completep": "plain transformer",
+    "depth-mup": "Depth-μP",
+    "completep": "CompleteP",
+    "nugpt": "νGPT",
+    "ngpt": "nGPT",
+}
+# How labels are written where they are printed: what is found, and what stands there instead, in this order.
+_PRINTED: tuple[tuple[str, str], ...] = (
+    *((rf"(?<![\w-]){name}(?![\w-])", shown) for name, shown in NAMES.items()),
+    (r",? ?\baxis \w+", ""),  # which the sizes tell
+    (r",? ?\bheld out 0\b", ""),
+    (r"\bheld out 1\b", "held out"),
+    (r"\bwidth[ =](\d+)", r"d_model \1"),
+    (r"\b(layers|steps)[ =](\d+)", r"\2 \1"),
+    (r"(\d|layers) (?=\d+ (layers|steps)\b)", r"\1, "),
+    (r"\bwidth_exponent=", "width exponent "),
+    (r"(?<![\w.])-(?=\d)", "−"),
+)
+
+
+def printed(label: str) -> str:
+    """A label with tables, sizes and signs as a figure writes them."""
+    for found, shown in _PRINTED:
+        label = re.sub(found, shown, label)
+    return label
 
 
 def without_links(markdown: str) -> str:
@@ -21,7 +49,7 @@ def number(value: float | None, digits: int = 2) -> str:
     if value is None:
         return NONE
     if not math.isfinite(value):
-        return "unbounded"
+        return UNBOUNDED
     shown = f"{value:.{digits}f}"
     return shown.replace("-", "−") if float(shown) != 0 else shown.lstrip("-")
 
@@ -44,7 +72,7 @@ def between(interval: Interval | None, digits: int = 2) -> str:
         return NONE
     low, high = interval
     if not math.isfinite(low) and not math.isfinite(high):
-        return "unbounded"
+        return UNBOUNDED
     if not math.isfinite(low):
         return f"at most {number(high, digits)}"
     if not math.isfinite(high):

@@ -19,14 +19,15 @@ KINDS: dict[str, str] = {
     "prediction": "best η found over best η predicted, in octaves",
     "multiplier": "log2 of the best multiplier",
     "multiplier-slope": "slope of the best multiplier",
-    "lerp-slope": "slope of the mean effective α̂ at each size's best η",
+    "lerp-slope": "slope of the mean effective `of` at each size's best η",
     "lerp-spread": "standard deviation of the effective α̂ over components, as a share of its mean",
     "shift": "best η with `by` less that without, in octaves",
     "edge-shift": "stability edge with `by` less that without, in octaves",
-    "alignment": "alignment exponent, averaged over layers",
-    "alignment-fall": "alignment exponent at the start less that at the end",
-    "alignment-change": "change per octave of `by` of the alignment exponent, averaged over layers,",
+    "alignment": "alignment exponent `of`, averaged over layers, as a power of width, or at each of fewer than three",
+    "alignment-fall": "alignment exponent `of` at the start less that at the end, at each width",
+    "alignment-change": "change per octave of `by` of the alignment exponent `of`, averaged over layers and widths",
 }
+SYMBOLS = {"omega": "ω", "max(alpha, nu)": "max(α, ν)", "alpha_A": "α̂_A", "alpha_M": "α̂_M"}
 DRIFT = 0.1  # octaves per octave: a slope inside ±0.1 is no drift
 
 
@@ -70,10 +71,13 @@ class Rule:
 
 def describe(rule: Rule) -> str:
     """The rule in words, on one line."""
-    words = [KINDS[rule.kind].replace("`by`", rule.by or "")]
-    words += [f"of {rule.of}"] if rule.of else []
+    kind, of = KINDS[rule.kind], SYMBOLS.get(rule.of or "", rule.of or "")
+    words = [kind.replace("`by`", rule.by or "").replace("`of`", of)]
+    if rule.by == "layer":
+        words = [words[0].replace(", averaged over layers", "")]
+    words += [f"of {of}"] if of and "`of`" not in kind else []
     words += [f"over {rule.along}"] if rule.along else []
-    words += [f"by {rule.by}"] if rule.by and "`by`" not in KINDS[rule.kind] else []
+    words += [f"by {rule.by}"] if rule.by and "`by`" not in kind else []
     words += [f"({rule.at})"] if rule.at else []
     if rule.table:
         words.append(f"for {rule.table}" if rule.against is None else f"for {rule.table} less {rule.against}")
@@ -82,10 +86,9 @@ def describe(rule: Rule) -> str:
 
 def bounds(rule: Rule) -> str:
     """What the interval must keep, in words."""
-    if rule.low is not None and rule.high is not None:
-        return f"{rule.level:.0%} interval from {rule.low:.3g} to {rule.high:.3g}"
-    if rule.low is not None:
-        return f"{rule.level:.0%} interval at least {rule.low:.3g}"
-    if rule.high is not None:
-        return f"{rule.level:.0%} interval at most {rule.high:.3g}"
-    return f"{rule.level:.0%} interval, no verdict"
+    low, high = ("" if end is None else f"{end:.3g}".replace("-", "−") for end in (rule.low, rule.high))
+    if low and high:
+        return f"{rule.level:.0%} interval from {low} to {high}"
+    if low:
+        return f"{rule.level:.0%} interval at least {low}"
+    return f"{rule.level:.0%} interval at most {high}" if high else f"{rule.level:.0%} interval, no verdict"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nugpt.report.answers import Picture, PlanAnswer, Series
-from nugpt.report.figures.paper import STYLE, legends, looks, panels, shortened
+from nugpt.report.figures.paper import STYLE, by_width, legends, looks, panels, shortened
 from nugpt.report.scale import Stretch, stretches
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _draw(axes: Axes, picture: Picture, shown: Stretch) -> None:
     for series, look in zip(picture.series, looks(len(picture.series), ordered=True), strict=True):
         _series(axes, series, look, shown)
     axes.set_ylim(shown.low, shown.high)
-    axes.set_title(shortened(picture.title))
+    axes.set_title(shortened(by_width(picture.title, [series.runs for series in picture.series])))
     axes.set_xlabel("log₂ η")
     axes.set_ylabel("validation loss (nats)")
 
@@ -51,7 +51,9 @@ def _series(axes: Axes, series: Series, look: dict[str, Any], shown: Stretch) ->
         **style,
     )
     axes.plot([run.log2_lr for run in off], [shown.mark] * len(off), marker="x", **style)
-    axes.plot([], [], color=look["color"], marker=look["marker"], label=series.name)
+    if done or off:
+        name = by_width(series.name, [series.runs])
+        axes.plot([], [], color=look["color"], marker=look["marker"], label=name)
     best = series.answer.optimum if series.answer else None
     if best is not None and best.log2_lr is not None and best.loss is not None and best.interval.bounded:
         axes.plot(best.interval, [best.loss, best.loss], color=look["color"], linewidth=2.4, alpha=0.55, zorder=4)

@@ -9,13 +9,13 @@ from nugpt.report import colours
 from nugpt.report.answers import Path, PlanAnswer, table_of
 from nugpt.report.charts import law_line, law_points
 from nugpt.report.figures.paper import STYLE, panels, sizes_axis
-from nugpt.report.words import between, number
+from nugpt.report.words import NAMES, between, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMES = {"ngpt": "nGPT", "nugpt": "νGPT"}
+TABLES = ("ngpt", "nugpt")
 # On a page that is light or dark by its reader's choice: letters and lines that stand out on the ground of each.
 INK = {False: "#24292f", True: "#e6edf3"}
 FAINT = {False: "#d0d7de", True: "#3d444d"}
@@ -25,7 +25,7 @@ def paths_over_width(found: PlanAnswer) -> dict[str, Path]:
     """Of nGPT and νGPT, those that have a line through three widths or more."""
     paths = [path for path in found.paths if path.answer.along == "width" and path.law is not None]
     named = {str(table_of(path.curves[0])): path for path in paths}
-    return {table: named[table] for table in NAMES if table in named}
+    return {table: named[table] for table in TABLES if table in named}
 
 
 def held_out_star(found: PlanAnswer | None) -> tuple[float, float] | None:

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MARKS: dict[str, tuple[str, str]] = {
+    "edge": ("_", "stability edge"),
+    "at least": ("^", "at least, the best lies beyond the grid"),
+    "at most": ("v", "at most, the best lies beyond the grid"),
+}
+
+
 def draw_law(found: PlanAnswer) -> dict[str, Figure]:
     """One figure for each size that a path follows through three values or more."""
     from matplotlib import rc_context
@@ -35,6 +42,10 @@ def _draw(axes: Axes, along: str, paths: Sequence[Path]) -> None:
     sizes = sorted({one.curve.sizes[along] for path in paths for one in path.answer.curves})
     sizes_axis(axes, sizes, SIZE_WORDS.get(along, along))
     axes.set_ylabel("log₂ of the best η")
+    kinds = {row["kind"] for path in paths for row in law_points(path)}
+    for kind, (marker, means) in MARKS.items():
+        if kind in kinds:
+            axes.plot([], [], marker=marker, label=means, color="#777777", linestyle="none", fillstyle="none")
 
 
 def _path(axes: Axes, path: Path, look: dict[str, Any]) -> None:
@@ -46,16 +57,16 @@ def _path(axes: Axes, path: Path, look: dict[str, Any]) -> None:
     axes.plot([row["x"] for row in line], [row["y"] for row in line], color=look["color"])
     low, high = [row["low"] for row in line], [row["high"] for row in line]
     axes.fill_between([row["x"] for row in line], low, high, color=look["color"], alpha=0.12, linewidth=0)
-    axes.plot([], [], **look, label=name)
-    for row in law_points(path):
+    points = law_points(path)
+    if points:
+        axes.plot([], [], **look, label=name)
+    for row in points:
         style = {"color": look["color"], "linestyle": "none"}
         if row["kind"] == "optimum":
             if row["low"] is not None:
                 axes.plot([row["x"]] * 2, [row["low"], row["high"]], color=look["color"], linewidth=1.8, alpha=0.6)
             axes.plot([row["x"]], [row["y"]], marker=look["marker"], **style)
         elif row["kind"] == "edge":
-            axes.plot([row["x"]], [row["y"]], marker="_", markersize=9, **style)
+            axes.plot([row["x"]], [row["y"]], marker=MARKS["edge"][0], markersize=9, **style)
         else:  # an arrow towards where the optimum may be
-            axes.plot(
-                [row["x"]], [row["y"]], marker="^" if row["kind"] == "at least" else "v", fillstyle="none", **style
-            )
+            axes.plot([row["x"]], [row["y"]], marker=MARKS[row["kind"]][0], fillstyle="none", **style)

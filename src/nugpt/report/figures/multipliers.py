@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nugpt.report.answers import MultiplierLine, PlanAnswer
-from nugpt.report.figures.paper import PANEL, STYLE, legends, looks, panels
+from nugpt.report.figures.paper import PANEL, STYLE, by_width, legends, looks, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ def _draw(axes: Axes, role: str, lines: Sequence[MultiplierLine]) -> None:
             [t.log2_multiplier for t in line.tried],
             [t.loss - line.lowest for t in line.tried],
             **look,
-            label=line.name or role,
+            label=by_width(line.name, [one.curve for one in line.tried]) or role,
         )
         for one in line.tried:
             if one.low is not None and one.high is not None:

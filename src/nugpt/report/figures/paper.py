@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nugpt.report import colours
+from nugpt.report.source import CurveRuns
+from nugpt.report.words import printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,11 +74,14 @@ def steps_axis(axes: Axes) -> None:
 
 
 def legends(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend below the panels where they share it, else one in each."""
+    """One legend below the panels where a look means the same in all of them, else one in each."""
     told = [at.get_legend_handles_labels() for at in axes]
     style: dict[str, Any] = {"frameon": False, "handlelength": 1.6, "columnspacing": 1.2}
-    if all(labels == told[0][1] for _, labels in told):
-        handles, labels = told[0]
+    pairs = [(label, handle) for handles, labels in told for handle, label in zip(handles, labels, strict=True)]
+    looks_of = {(label, _look(handle)) for label, handle in pairs}
+    together = dict(pairs)
+    if len(together) == len(looks_of) == len({look for _, look in looks_of}):  # a look means one thing in all panels
+        labels, handles = list(together), list(together.values())
         shown = [shortened(label) for label in labels]
         longest = max(map(len, shown), default=0)
         columns = max(1, int(float(figure.get_figwidth()) / (0.35 + 0.06 * longest)))
@@ -86,6 +92,19 @@ def legends(figure: Figure, axes: Sequence[Axes]) -> None:
         at.legend(handles, [shortened(label) for label in labels], fontsize=6, **style)
 
 
+def _look(handle: Any) -> tuple[str, ...]:
+    return tuple(str(getattr(handle, f"get_{name}")()) for name in ("color", "marker", "linestyle", "fillstyle"))
+
+
+def by_width(label: str, curves: Iterable[CurveRuns]) -> str:
+    """With the width for the heads that a label names, where the curves that it is of have one."""
+    widths = {curve.measured.sizes.get("width") for curve in curves}
+    if len(widths) > 1 or None in widths:
+        return label
+    return re.sub(r"\bheads \d+\b", f"d_model {widths.pop():g}", label)
+
+
 def shortened(label: str) -> str:
-    """As long as a figure has room for."""
+    """As a figure writes it, and as long as one has room for."""
+    label = printed(label)
     return label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
