@@ -103,6 +103,7 @@ def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_mistakes_are_one_line(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(timing, "ceilings", lambda device: pytest.fail("measured before the mistake was seen"))
     assert main(["bench", "lab", *arguments, *([] if "--device" in arguments else ["--device", "cpu"])]) == 2
     error = capsys.readouterr().err
