@@ -131,19 +131,19 @@ class Execution:
 
 def show_plan(plan: Plan, store: Path, device_type: str, workers: int) -> None:
     """The plan as a table: curves, counts, FLOPs, tokens, and an estimated time."""
-    rows = [_plan_row(curve) for curve in plan.curves]
-    print(f"plan {plan.name}: {counted(len(plan.curves), 'curve')}, {counted(len(plan.specs()), 'run')}")
+    rows, specs = [_plan_row(curve) for curve in plan.curves], plan.specs()
+    print(f"plan {plan.name}: {counted(len(plan.curves), 'curve')}, {counted(len(specs), 'run')}")
     columns = ["curve", "d_model", "layers", "steps", "batch", "log2 η", "seeds", "runs", "tokens", "FLOPs"]
     print_table(columns, rows, right=range(1, len(columns)))
-    flops = sum(run_flops(spec) for spec in plan.specs())
+    flops = sum(run_flops(spec) for spec in specs)
     slower, source = _slower(store, device_type)
-    tokens = sum(spec.steps * spec.batch * spec.model.seq_len for spec in plan.specs())
-    seconds = slower * total_seconds(plan.specs(), device_type) / workers
+    tokens = sum(spec.steps * spec.batch * spec.model.seq_len for spec in specs)
+    seconds = slower * total_seconds(specs, device_type) / workers
     print(f"all: {tokens:.3g} tokens, {flops:.3g} FLOPs, about {told(seconds)} ({source})")
     known, left = _known_and_left(plan, store)
     if len(left) < len(known):
         rest = told(slower * total_seconds(left, device_type) / workers)
-        grown = f" (the grid has grown by {len(known) - len(plan.specs())})" if len(known) > len(plan.specs()) else ""
+        grown = f" (the grid has grown by {len(known) - len(specs)})" if len(known) > len(specs) else ""
         of = f"{len(known) - len(left)} of {counted(len(known), 'run')}{grown}"
         print(f"{of} have ended in {store}; " + (f"the rest takes about {rest}" if left else "none is left"))
     policy = plan.policy

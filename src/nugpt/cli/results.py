@@ -325,10 +325,10 @@ def _end_of_run(path: Path, plan: str) -> list[str]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         print_table(CURVE_COLUMNS, curve_rows(curves))
-    shown = ["…"]
+    shown, ends = ["…"], _ends(curves)
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
     for i, line in enumerate(lines):
-        if i < len(lines) - len(curves) or curves[i - len(lines)] in _ends(curves):
+        if i < len(lines) - len(curves) or curves[i - len(lines)] in ends:
             shown.append(line)
         elif shown[-1] != "…":
             shown.append("…")

@@ -13,7 +13,7 @@ from nugpt.spec.run import RunSpec, Start
 
 if TYPE_CHECKING:
     from nugpt.spec.record import RunRecord
-    from nugpt.store import Checkpoint
+    from nugpt.store import Checkpoint, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,11 @@ class Train:
             raise ValueError("--seed has no number, but must have at least one")
         options = self.carrier.options()
         device_type = options.torch_device().type
-        starts = self._starts()
-        lrs = self.lr or (self._extended_lr() or self.arguments.default_lr(),)
+        given, begun = self._given()
+        lrs = self.lr or (self._default_lr(begun),)
         dataset = self.arguments.dataset()
-        start = self._start(next(iter(starts.values()), None))
+        starts = {} if given is None else {given.hash: given}
+        start = None if given is None else self._start(given)
         specs = [
             self.arguments.spec(dataset, device_type, lr, seed, start)
             for lr in dict.fromkeys(lrs)
@@ -74,26 +75,18 @@ class Train:
                 print(_summary(spec, record, self.store))
         return 0 if all(record.status == "done" for record in records) else 1
 
-    def _start(self, given: Checkpoint | None) -> Start | None:
-        if given is None:
-            return None
+    def _start(self, given: Checkpoint) -> Start:
         return Start("weights", given.hash) if self.start_from else Start("extend", given.hash, given.step)
 
-    def _extended_lr(self) -> float | None:
-        """That of the run to extend; none without one, or where a checkpoint alone was given."""
-        from nugpt.store import Store
-        from nugpt.store.run_directory import RunDirectory
+    def _default_lr(self, begun: RunDirectory | None) -> float:
+        """That of the run to extend, where it is there beside its checkpoint; else the scale's."""
+        if self.extend and begun is not None and (begun.path / "spec.json").is_file():
+            return begun.spec().lr
+        return self.arguments.default_lr()
 
-        if not self.extend:
-            return None
-        if not _is_checkpoint(self.extend):
-            return Store(self.store).find(self.extend).spec().lr
-        run = Path(self.extend).resolve().parent.parent
-        return RunDirectory(run).spec().lr if (run / "spec.json").is_file() else None
-
-    def _starts(self) -> dict[str, Checkpoint]:
-        """The checkpoint to start from by its hash: a checkpoint's directory, or a run's newest."""
-        from nugpt.store import Store, latest_checkpoint, load_checkpoint
+    def _given(self) -> tuple[Checkpoint | None, RunDirectory | None]:
+        """The checkpoint to start from, a checkpoint's directory or a run's newest, and the directory of its run."""
+        from nugpt.store import RunDirectory, Store, latest_checkpoint, load_checkpoint
 
         if self.start_from and self.extend:
             raise ValueError(
@@ -101,18 +94,14 @@ class Train:
             )
         name = self.start_from or self.extend
         if not name:
-            return {}
-        if _is_checkpoint(name):
-            found: Checkpoint | None = load_checkpoint(Path(name))
-        else:
-            found = latest_checkpoint(Store(self.store).find(name).checkpoints)
+            return None, None
+        if (Path(name) / "state.json").is_file():
+            return load_checkpoint(Path(name)), RunDirectory(Path(name).resolve().parent.parent)
+        begun = Store(self.store).find(name)
+        found = latest_checkpoint(begun.checkpoints)
         if found is None:
             raise ValueError(f"run {name!r} has no checkpoint to start from")
-        return {found.hash: found}
-
-
-def _is_checkpoint(name: str) -> bool:
-    return (Path(name) / "state.json").is_file()
+        return found, begun
 
 
 def _summary(spec: RunSpec, record: RunRecord, store: Path) -> str:

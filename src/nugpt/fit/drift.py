@@ -72,9 +72,9 @@ def drift(located: Sequence[tuple[float, Located]], level: float = 0.90, bound: 
         notes.append(f"{len(set(sizes))} sizes with an optimum, but a slope needs 3")
         unbounded = Interval(-math.inf, math.inf)
         return Drift(None, unbounded, UNDECIDED, bound, sizes, dropped, level, censored, notes=tuple(notes))
-    interval = line.interval(1, level)
+    interval, bent = line.interval(1, level), line.bent()
     verdict = within(interval, Interval(-bound, bound))
-    if line.bent():
+    if bent:
         odds = f"by chance in {line.misfit():.2g} of cases"
         notes.append(f"they do not lie on a line ({odds}): the slope is an average")
         verdict = UNDECIDED if verdict == HOLDS else verdict
@@ -82,7 +82,7 @@ def drift(located: Sequence[tuple[float, Located]], level: float = 0.90, bound: 
         # A size whose optimum has left its grid is just what no drift would rule out.
         verdict = UNDECIDED
         notes.append("a size whose optimum lies beyond its grid cannot be part of no drift")
-    slope, bent = float(line.coefficients[1]), line.bent()
+    slope = float(line.coefficients[1])
     return Drift(slope, interval, verdict, bound, sizes, dropped, level, censored, bent, tuple(notes))
 
 

@@ -82,16 +82,24 @@ def judge(rule: Rule, estimates: Sequence[Estimate]) -> Verdict:
     )
 
 
+def caveat(rule: Rule, estimate: Estimate) -> str | None:
+    """Why an estimate within the rule's bounds does not hold all the same."""
+    if rule.kind not in NEED_EVERY_SIZE:
+        return None
+    if estimate.censored:
+        return "a size has its optimum beyond its grid"
+    return "an average: its sizes do not lie on a line" if estimate.bent else None
+
+
 def _one(rule: Rule, estimate: Estimate, allowed: Interval) -> tuple[str, str]:
     if estimate.value is None:
         return UNDECIDED, "no estimate"
     verdict = within(estimate.interval, allowed)
-    if verdict == HOLDS and estimate.censored and rule.kind in NEED_EVERY_SIZE:
-        return UNDECIDED, "a size has its optimum beyond its grid"
     found = f"{estimate.value:.3g} ({_end(estimate.interval.low)} to {_end(estimate.interval.high)})"
-    if verdict == HOLDS and estimate.bent and rule.kind in NEED_EVERY_SIZE:
-        return UNDECIDED, f"{found}, an average: its sizes do not lie on a line"
-    return verdict, found
+    why = caveat(rule, estimate)
+    if verdict != HOLDS or why is None:
+        return verdict, found
+    return UNDECIDED, why if estimate.censored else f"{found}, {why}"
 
 
 def _end(value: float) -> str:

@@ -118,21 +118,22 @@ def _moves(width: Section) -> str:
     assert width.found is not None
     ngpt, nugpt = width.found.judged[:2]
     sizes = [curve.measured.sizes["width"] for curve in (*ngpt.curves, *nugpt.curves)]
-    first, second = (_slope(one.verdict.estimates) for one in (ngpt, nugpt))
-    first = first.replace(" (", " octaves per doubling of width (90 % interval ", 1)
+    first = _slope(ngpt.verdict.estimates, " octaves per doubling of width", "90 % interval ")
+    second = _slope(nugpt.verdict.estimates)
     from_to = f"From d_model {min(sizes):,.0f} to {max(sizes):,.0f}{_scale(width)}"
     return f"{from_to} nGPT's best learning rate {first}. νGPT's {second}."
 
 
-def _slope(estimates: Sequence[Estimate]) -> str:
-    """A slope in words: it falls or rises where its interval leaves no doubt of that."""
+def _slope(estimates: Sequence[Estimate], unit: str = "", bracket: str = "") -> str:
+    """A slope in words, with what it is in and what the bracket holds; it falls or rises where no doubt is left."""
     if not estimates or estimates[0].value is None:
         return "has no slope yet"
     value, (low, high) = estimates[0].value, estimates[0].interval
     if low > 0 or high < 0:
         sign, verb = (1, "rises") if low > 0 else (-1, "falls")
-        return f"{verb} by {number(sign * value)} ({between(Interval(*sorted((sign * low, sign * high))))})"
-    return f"moves by {number(value)} ({between(estimates[0].interval)})"
+        ends = Interval(*sorted((sign * low, sign * high)))
+        return f"{verb} by {number(sign * value)}{unit} ({bracket}{between(ends)})"
+    return f"moves by {number(value)}{unit} ({bracket}{between(estimates[0].interval)})"
 
 
 def _answers(width: Section) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from nugpt.fit.alignment import claim_estimates
 from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
-from nugpt.fit.verdict import Estimate, judge
+from nugpt.fit.verdict import Estimate, caveat, judge
 from nugpt.report.answers import Judged, PlanAnswer, has_grid
 from nugpt.report.layout import label_text, varying
 from nugpt.report.measured import alignment_groups
@@ -270,7 +270,7 @@ def _why_not(one: Judged) -> list[str]:
     verdict = one.verdict
     known = bool(verdict.estimates) and all(e.value is not None for e in verdict.estimates)
     if verdict.answer == UNDECIDED and known and all(_room(verdict.rule, e, True) >= 0 for e in verdict.estimates):
-        return [verdict.reason.rpartition("), ")[2]]
+        return [*dict.fromkeys(why for e in verdict.estimates if (why := caveat(verdict.rule, e)))]
     return []
 
 
