@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,14 @@ MODULES = ("adam", "add_norm", "embedding", "heads", "lerp", "loss", "short", "s
 SMALL = Shape("small", ModelConfig(1, 2, 16, 40, 8, d_mlp=24), 3, 2)
 # The interpreter has no products of bfloat16, which `short` needs; on a GPU it is for nothing else.
 LOW, BOUND = (torch.bfloat16, 3e-2) if DEVICE == "cuda" else (torch.float32, 1e-5)
+
+
+@pytest.fixture
+def compiler_afresh() -> Iterator[None]:
+    """What torch's compiler keeps is gone before and after."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
 
 
 def tensors_in(found: object) -> Iterator[Tensor]:
@@ -49,11 +57,19 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_a_case_and_its_twin_give_the_same() -> None:
-    from nugpt.bench.kernels import cases
+def by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As inductor gets it, run by torch itself: the same graph, without a compiler."""
+    return torch.compile(function, dynamic=False, fullgraph=True, backend="aot_eager")
 
+
+@pytest.mark.usefixtures("compiler_afresh")
+@pytest.mark.parametrize(("of", "number"), [("cases", 18), ("compiled_cases", 9)])
+def test_a_case_and_its_twin_give_the_same(of: str, number: int) -> None:
+    from nugpt.bench import kernels
+
+    given = {"compiled_cases": {"twin": by_dynamo}}.get(of, {})
     names = []
-    for case in cases(SMALL, torch.device(DEVICE), LOW):
+    for case in getattr(kernels, of)(SMALL, torch.device(DEVICE), LOW, **given):
         names.append(case.name)
         truth = [x.detach().clone() for x in tensors_in(case.plain())]
         found = list(tensors_in(case.fused()))
@@ -64,7 +80,17 @@ def test_a_case_and_its_twin_give_the_same() -> None:
             difference = (mine.reshape(-1).double() - theirs.reshape(-1).double()).norm()
             assert float(difference / theirs.double().norm()) < BOUND, case.name
         assert case.bytes > 0
-    assert len(set(names)) == len(names)
+    assert len(set(names)) == len(names) == number
+
+
+@pytest.mark.gpu
+def test_operations_between_products_are_timed_as_compiled_too() -> None:
+    from nugpt.bench.kernels import bench_kernels, compiled_cases
+
+    rows = bench_kernels(torch.device("cuda"), 4.0, 2, compiled=True, shapes=[SMALL])
+    with_time = {row["kernel"] for row in rows if row["compiled_ms"] is not None}
+    assert with_time == {case.name for case in compiled_cases(SMALL, torch.device("cuda"))}
+    assert all(row["ms"]["median"] > 0 and row["plain_ms"]["median"] > 0 for row in rows)
 
 
 def test_every_kernel_of_a_step_is_timed(launched: set[str], monkeypatch: pytest.MonkeyPatch) -> None:

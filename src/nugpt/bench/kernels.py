@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch_config
 from torch.nn import functional
 
 from nugpt.bench.steps import Shape, lab_shapes, paper_shapes
-from nugpt.bench.timing import timed, timed_in_graph
+from nugpt.bench.timing import Timing, timed_in_graph, timed_queued
 from nugpt.core import sphere
 from nugpt.core.baseline import RMS_EPS
 from nugpt.core.optim import adam_
@@ -33,11 +34,25 @@ class Case:
     bytes: int
 
 
-class Operands:
-    """Random operands of a step of this shape: R replicas of N tokens, low ones in the dtype of matrix products."""
+Twin = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-    def __init__(self, shape: Shape, device: torch.device, low: torch.dtype) -> None:
-        self.model, self.device, self.low = shape.model, device, low
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _by_inductor(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+class Operands:
+    """Random operands of a step of this shape: R replicas of N tokens, low ones in the dtype of matrix products.
+
+    `twin` makes the plain function that is run of the one that is written.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device, low: torch.dtype, twin: Twin = _as_it_is) -> None:
+        self.model, self.device, self.low, self.twin = shape.model, device, low, twin
         self.R, self.N = shape.replicas, shape.batch * shape.model.seq_len
         self.D, self.M = shape.model.d_model, shape.model.d_mlp
         self.generator = torch.Generator(device).manual_seed(0)
@@ -67,6 +82,14 @@ def cases(shape: Shape, device: torch.device, low: torch.dtype = torch.bfloat16)
         yield from of(Operands(shape, device, low))
 
 
+def compiled_cases(
+    shape: Shape, device: torch.device, low: torch.dtype = torch.bfloat16, twin: Twin = _by_inductor
+) -> Iterator[Case]:
+    """The operations between a block's products, which torch's compiler would fuse, with twins that it has made."""
+    for of in (_lerps, _residuals, _heads, _gates):
+        yield from of(Operands(shape, device, low, twin))
+
+
 def _lerps(x: Operands) -> list[Case]:
     from nugpt.kernels.fused.lerp import lerp, lerp_backward
 
@@ -74,6 +97,7 @@ def _lerps(x: Operands) -> list[Case]:
     stored, stored_before = x.wide(x.D).abs(), x.wide(x.D).abs()
     g, g_low = x.wide(x.N, x.D), x.narrow(x.N, x.D)
 
+    @x.twin
     def plain(h: Tensor, b: Tensor, s: Tensor) -> Tensor:
         return sphere.lerp(h, sphere.norm(b.float()), x.times_gain(s).abs())
 
@@ -107,6 +131,7 @@ def _residuals(x: Operands) -> list[Case]:
     h, b, w = x.wide(x.N, x.D), x.narrow(x.N, x.D), x.wide(x.D)
     g, g_low = x.wide(x.N, x.D), x.narrow(x.N, x.D)
 
+    @x.twin
     def plain(h: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         out = h + x.gain.view(-1, 1, 1) * b
         inverse = torch.rsqrt(out.square().mean(-1, keepdim=True) + RMS_EPS)
@@ -152,6 +177,7 @@ def _heads(x: Operands) -> list[Case]:
     from nugpt.kernels.fused.heads import rotate_scale, rotate_scale_backward
 
     heads = _QueriesAndKeys(x)
+    plain = x.twin(heads.plain)
     grads = tuple(x.narrow(x.N, x.model.n_heads, heads.layout.width) for _ in range(3))
     d_q, d_k, d_v = (g.view(-1, x.model.seq_len, *g.shape[2:]) for g in grads)
     pulls = tuple(g[..., : heads.layout.dim] for g in (d_q, d_k, d_v))
@@ -159,13 +185,13 @@ def _heads(x: Operands) -> list[Case]:
         Case(
             "rotate, norm, s_qk",
             lambda: rotate_scale(heads.product, *heads.around),
-            lambda: heads.plain(heads.product, heads.s_qk)[:2],
+            lambda: plain(heads.product, heads.s_qk)[:2],
             8 * heads.numbers,
         ),
         Case(
             "rotate, norm, s_qk backward",
             lambda: rotate_scale_backward((d_q, d_k, d_v), heads.product, *heads.around),
-            _backward(heads.plain, (heads.product, heads.s_qk), pulls),
+            _backward(plain, (heads.product, heads.s_qk), pulls),
             16 * heads.numbers,
         ),
     ]
@@ -210,6 +236,7 @@ def _gates(x: Operands) -> list[Case]:
     product, grad, s_u, s_nu = x.narrow(x.N, 2 * x.M), x.narrow(x.N, x.M), x.wide(x.M), x.wide(x.M)
     scales, constant = (s_u, x.gain, s_nu, x.gain), x.D**0.5
 
+    @x.twin
     def plain(product: Tensor, s_u: Tensor, s_nu: Tensor) -> Tensor:
         u, nu = product.split(x.M, dim=-1)
         return (functional.silu(nu * x.times_gain(s_nu) * constant) * (u * x.times_gain(s_u))).to(x.low)
@@ -339,13 +366,15 @@ def kernel_shapes() -> list[Shape]:
     return [*paper_shapes("normalized"), sweeps[0], sweeps[-1]]
 
 
-def bench_kernels(device: torch.device, copy_tbps: float, runs: int) -> list[dict[str, Any]]:
-    """Every operation at large shapes and at sweeps', beside its plain twin."""
+def bench_kernels(
+    device: torch.device, copy_tbps: float, runs: int, compiled: bool = False, shapes: Sequence[Shape] | None = None
+) -> list[dict[str, Any]]:
+    """Every operation at large shapes and at sweeps', beside its plain twin; if `compiled`, also as inductor has it."""
     rows = []
-    for shape in kernel_shapes():
+    for shape in shapes or kernel_shapes():
+        by_inductor = _compiled_times(shape, device, runs) if compiled else {}
         for case in cases(shape, device):
-            fused = timed_in_graph(case.fused, device, runs)
-            plain = timed(case.plain, device, runs)  # as it runs: autograd launches from Python
+            fused, plain = timed_in_graph(case.fused, device, runs), timed_queued(case.plain, device, runs)
             rate = case.bytes / fused.median / 1e9
             rows.append(
                 {
@@ -353,6 +382,7 @@ def bench_kernels(device: torch.device, copy_tbps: float, runs: int) -> list[dic
                     "shape": f"{shape.replicas} × {shape.batch * shape.model.seq_len} × {shape.model.d_model}",
                     "ms": fused.figures(),
                     "plain_ms": plain.figures(),
+                    "compiled_ms": by_inductor[case.name].figures() if case.name in by_inductor else None,
                     "times_faster": plain.median / fused.median,
                     "bytes": case.bytes,
                     "tbps": rate,
@@ -361,3 +391,10 @@ def bench_kernels(device: torch.device, copy_tbps: float, runs: int) -> list[dic
             )
             torch.cuda.empty_cache()
     return rows
+
+
+def _compiled_times(shape: Shape, device: torch.device, runs: int) -> dict[str, Timing]:
+    torch.compiler.reset()  # else a shape compiled before counts towards the number at which it gives up
+    # A backward pass is run many times over one graph, whose buffers it must then leave alone.
+    with functorch_config.patch(donated_buffer=False):
+        return {case.name: timed_queued(case.plain, device, runs) for case in compiled_cases(shape, device)}

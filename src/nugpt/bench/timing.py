@@ -33,12 +33,19 @@ class Timing:
         return {"median": self.median, "low": self.low, "high": self.high, "runs": len(self.taken)}
 
 
-def timed(work: Callable[[], object], device: torch.device, runs: int = 10, warm_up: int = 3) -> Timing:
-    """How long `work` takes, after runs that do not count."""
+def timed(
+    work: Callable[[], object],
+    device: torch.device,
+    runs: int = 10,
+    warm_up: int = 3,
+    ahead: Callable[[], object] = lambda: None,
+) -> Timing:
+    """How long `work` takes, after runs that do not count; what runs `ahead` of each is not timed."""
     for _ in range(warm_up):
         work()
     taken = []
     for _ in range(runs):
+        ahead()
         if device.type == "cuda":
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
@@ -51,6 +58,14 @@ def timed(work: Callable[[], object], device: torch.device, runs: int = 10, warm
             work()
             taken.append(1e3 * (time.perf_counter() - begun))
     return Timing.of(taken)
+
+
+def timed_queued(work: Callable[[], object], device: torch.device, runs: int = 10) -> Timing:
+    """How long `work` takes on the device: a product before it gives Python the time to launch all of it."""
+    if device.type != "cuda":
+        return timed(work, device, runs)
+    a = torch.ones(8192, 8192, device=device, dtype=torch.bfloat16)
+    return timed(work, device, runs, ahead=lambda: a @ a @ a)
 
 
 IN_A_GRAPH = 4  # calls: the launch of the graph itself then hardly counts

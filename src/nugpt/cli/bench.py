@@ -29,6 +29,9 @@ class Bench:
     """auto, plain or fused."""
     runs: int = 10
     """Timed steps per shape."""
+    compiled: bool = False
+    """Of kernels: time plain functions between a block's products also as torch's compiler makes them, which takes a
+    minute or two more."""
     out: str | None = None
     """Also write the figures to this file, which must not exist."""
     json: bool = False
@@ -85,7 +88,7 @@ class Bench:
                 return {"not_run": "there is no CUDA device: the plain functions are all there is"}
             if reason := why_not_fused("normalized", device):
                 return {"not_run": reason}
-            return bench_kernels(device, best["copy_tbps"], self.runs)
+            return bench_kernels(device, best["copy_tbps"], self.runs, self.compiled)
         shapes = {"paper": paper_shapes, "lab": lab_shapes}[section] if device.type == "cuda" else host_shapes
         pairs = list(zip(shapes("normalized"), shapes("prenorm"), strict=True))
         rows = bench_pair(pairs, device, options, self.runs, partial(print, file=sys.stderr, flush=True))
@@ -101,7 +104,7 @@ def _show(section: str, rows: Any) -> None:
     elif section == "data":
         print_rates(section, rows)
     elif section == "kernels":
-        columns = [section, "shape", "ms", "spread", "plain ms", "times faster", "GB", "TB/s", "of copy"]
+        columns = [section, "shape", "ms", "spread", "plain ms", "times faster", "compiled ms", "GB", "TB/s", "of copy"]
         lines = [
             [
                 r["kernel"],
@@ -110,13 +113,14 @@ def _show(section: str, rows: Any) -> None:
                 _spread(r["ms"]),
                 f"{r['plain_ms']['median']:.3f}",
                 f"{r['times_faster']:.1f}",
+                f"{r['compiled_ms']['median']:.3f}" if r["compiled_ms"] else "–",
                 f"{r['bytes'] / 1e9:.2f}",
                 f"{r['tbps']:.2f}",
                 f"{r['share_of_copy']:.0%}",
             ]
             for r in rows
         ]
-        print_table(columns, lines, right=list(range(2, 9)))
+        print_table(columns, lines, right=list(range(2, 10)))
     else:
         columns = [
             section,
