@@ -55,6 +55,7 @@ BEYOND = [
     "depth-mup-roles",
     "batch-by-steps",
     "against-llama",
+    "against-llama-clipped",
     "held-out",
     "width-fresh-seeds",
     "mup-drifts-fresh-seeds",
@@ -109,6 +110,7 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
     "against-llama": (
         ["nugpt", "prenorm-completep"], [(12, 12), (12, 28)], [80_000, 100_000], 1, 2 * (1 + 3 + 1) * 9,
     ),
+    "against-llama-clipped": (["nugpt", "prenorm-completep"], [(12, 12), (12, 28)], FIXED, 1, 2 * (1 + 2) * 9),
     "held-out": (
         ["ngpt", "completep", "nugpt"],
         [(12, 12), (12, 8), (12, 16), (8, 12), (16, 12), (12, 40), (48, 12), (24, 28)],
@@ -121,6 +123,9 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
     "warmup-at-base": (["ngpt", "nugpt"], [(10, 10)], [9_750], 1, 2 * 2 * 9),
     "multipliers-at-base": (["nugpt"], [(10, 10)], [9_750], 1, 3 * 5 * 3),
 }  # fmt: skip
+
+
+HALF_OCTAVES = ("both-eta-input-output-sweep", "multipliers-at-base", "against-llama-clipped")  # at `evidence`
 
 
 def shape(curve: Curve) -> tuple[int, int]:
@@ -235,7 +240,7 @@ def test_the_same_definition_at_every_scale(id: str) -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_seeds_are_paired_and_grids_even(id: str, scale: str) -> None:
     """A study's seeds count up from one first seed, so that any two curves share theirs; one ladder of η."""
-    coarse = scale == "evidence" and id not in ("both-eta-input-output-sweep", "multipliers-at-base")
+    coarse = scale == "evidence" and id not in HALF_OCTAVES
     spacing = 1.0 if scale == "tiny" or coarse else 0.5
     first = {"evidence": 3, "lab": 2}.get(scale, 1) if id.endswith("-fresh-seeds") else 0
     for curve in planned(STUDIES[id], scale).curves:
@@ -262,9 +267,9 @@ def test_how_plans_go_on() -> None:
             assert set(policies.values()) == {Policy(extend=0)}, id
         else:
             assert policies["paper"] == Policy()
-            multipliers = id in ("both-eta-input-output-sweep", "multipliers-at-base")
+            coarse = id in HALF_OCTAVES
             assert policies["evidence"] == (
-                Policy(extend=2) if multipliers else Policy(extend=3, spacing=1.0, refine=(0.25,))
+                Policy(extend=2) if coarse else Policy(extend=3, spacing=1.0, refine=(0.25,))
             )
             assert policies["tiny"].extend == 1, "a minute or two leaves room for one more point"
 
@@ -436,6 +441,24 @@ def test_the_baseline_is_tuned_and_at_equal_flops(scale: str) -> None:
 
 
 @pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_the_clipped_baseline_differs_from_the_other_in_clipping_and_warm_up_alone(scale: str) -> None:
+    made, other = (planned(STUDIES[id], scale) for id in ("against-llama-clipped", "against-llama"))
+    tuned = [c for c in of_table(other, "prenorm-completep") if c.label["horizon"] == 1.0]
+    unclipped = {shape(c): c.spec for c in tuned if c.spec.weight_decay == 0.1}
+    warmups: dict[tuple[int, int], set[int]] = {}
+    for curve in of_table(made, "prenorm-completep"):
+        spec, beside = curve.spec, unclipped[shape(curve)]
+        schedule = replace(beside.schedule, warmup=spec.schedule.warmup)
+        assert spec == replace(beside, grad_clip=1.0, schedule=schedule)
+        assert (curve.label["clip"], curve.label["warmup"]) == (1.0, spec.schedule.warmup)
+        warmups.setdefault(shape(curve), set()).add(spec.schedule.warmup * 20 // spec.steps)
+    assert warmups == {of: {1, 4} for of in unclipped}
+    ours = {shape(c): c.spec for c in of_table(made, "nugpt")}
+    assert ours == {shape(c): c.spec for c in of_table(other, "nugpt")}
+    assert {(c.grad_clip, c.schedule.warmup) for c in ours.values()} == {(None, 0)}
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
 def test_held_out_sizes_lie_beyond_the_smaller_ones(scale: str) -> None:
     made = planned(STUDIES["held-out"], scale)
     flags = [curve.label["held_out"] for curve in made.curves]
@@ -527,7 +550,10 @@ EVIDENCE_ROWS: dict[str, tuple[set[str], set[str], set[int], set[int], set[int]]
     "run length": ({"run-length-by-width"}, {"nugpt", "completep"}, {4}, {192, 384, 768}, {2_000, 8_000}),
     "roles": ({"role-sweeps"}, {"nugpt"}, {4}, {192, 384, 768}, {2_000}),
     "roles over depth": ({"depth-mup-roles"}, {"depth-mup"}, {4, 16, 32}, {192}, {2_000}),
-    "baseline": ({"against-llama"}, {"nugpt", "prenorm-completep"}, {4}, {384, 768}, {2_000, 2_500}),
+    "baseline": (
+        {"against-llama", "against-llama-clipped"},
+        {"nugpt", "prenorm-completep"}, {4}, {384, 768}, {2_000, 2_500},
+    ),
     "first": ({"warmup-at-base", "multipliers-at-base"}, {"ngpt", "nugpt"}, {4}, {192}, {2_000}),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Setting, Study
 from nugpt.studies import (
     against_llama,
+    against_llama_clipped,
     alignment_by_length,
     alignment_val,
     alignment_val_l12h28,
@@ -69,6 +70,7 @@ STUDIES: dict[str, Study] = {
         depth_mup_roles.STUDY,
         batch_by_steps.STUDY,
         against_llama.STUDY,
+        against_llama_clipped.STUDY,
         held_out.STUDY,
         width_fresh_seeds.STUDY,
         mup_drifts_fresh_seeds.STUDY,
@@ -100,7 +102,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "roles": ("role-sweeps",),
     "roles over depth": ("depth-mup-roles",),
     "batch": ("batch-by-steps",),
-    "baseline": ("against-llama",),
+    "baseline": ("against-llama", "against-llama-clipped"),
     "held out": ("held-out",),
     "fresh seeds": ("width-fresh-seeds", "mup-drifts-fresh-seeds"),
     "the rest": (

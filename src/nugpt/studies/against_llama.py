@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nugpt.spec.parametrization import NUGPT, PRENORM_COMPLETEP
-from nugpt.spec.plan import Curve
+from nugpt.spec.plan import Curve, Label
 from nugpt.spec.scales import Scale, scale_named
 from nugpt.spec.schedule import Schedule
 from nugpt.spec.study import Claim, Setting, Study
@@ -27,20 +27,32 @@ WEIGHT_DECAYS = {"paper": (0.03, 0.1, 0.3), "evidence": (0.03, 0.1, 0.3), "lab":
 POINTS = {"paper": 9, "evidence": 3, "lab": 5, "tiny": 3}
 SEEDS = {"evidence": 2, "lab": 1}  # at the most, of the baseline, which has the more curves
 LONGER = 1.25
-LONGER_WEIGHT_DECAY = 0.1  # what more steps buy is read at one weight decay
+WEIGHT_DECAY = 0.1  # where one must do: what more steps buy is read there
 WARMUP = 20  # one step in so many
 
 
-def _baseline(at: Scale, setting: Setting, size: Size, weight_decay: float, horizon: float) -> Curve:
+def baseline(
+    at: Scale,
+    setting: Setting,
+    size: Size,
+    label: Label,
+    *,
+    log2_lrs: tuple[float, ...] | None = None,
+    weight_decay: float = WEIGHT_DECAY,
+    warmup: int = WARMUP,
+    grad_clip: float | None = None,
+) -> Curve:
+    """The plain transformer over learning rates, which warms up over one step in `warmup`."""
     made = curve(
         at,
         setting,
         PRENORM_COMPLETEP,
         size,
-        log2_lrs=around(expected(at, PRENORM_COMPLETEP, size), POINTS[at.name], SPACING[at.name]),
+        log2_lrs=log2_lrs or around(expected(at, PRENORM_COMPLETEP, size), POINTS[at.name], SPACING[at.name]),
         weight_decay=weight_decay,
-        schedule=Schedule(warmup=size.steps // WARMUP),
-        label={"weight_decay": weight_decay, "horizon": horizon},
+        schedule=Schedule(warmup=size.steps // warmup),
+        grad_clip=grad_clip,
+        label=label,
     )
     seeds = 1 if at.name == "evidence" and size.heads >= 16 else SEEDS.get(at.name)
     return replace(made, seeds=made.seeds[:seeds])
@@ -54,8 +66,11 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     for layers, heads in SHAPES[scale]:
         size, longer = Size(layers, heads, steps), Size(layers, heads, round(LONGER * steps))
         made.append(curve(at, setting, NUGPT, size, label={"weight_decay": 0.0, "horizon": 1.0}))
-        made += [_baseline(at, setting, size, decay, 1.0) for decay in WEIGHT_DECAYS[scale]]
-        made.append(_baseline(at, setting, longer, LONGER_WEIGHT_DECAY, LONGER))
+        made += [
+            baseline(at, setting, size, {"weight_decay": decay, "horizon": 1.0}, weight_decay=decay)
+            for decay in WEIGHT_DECAYS[scale]
+        ]
+        made.append(baseline(at, setting, longer, {"weight_decay": WEIGHT_DECAY, "horizon": LONGER}))
     return tuple(made)
 
 

@@ -48,7 +48,7 @@ POLICY: Mapping[str, Policy] = {
     "lab": Policy(extend=2),
     "tiny": Policy(extend=1, spacing=1.0),
 }
-# For studies of multipliers, which move the best η little: half octaves, extended where they do, and not refined.
+# For studies of what moves the best η little: half octaves, extended where it does, and not refined.
 COARSE: Mapping[str, Policy] = {**POLICY, "evidence": Policy(extend=2)}
 HALF = {**SPACING, "evidence": 0.5}
 AS_PLANNED: Mapping[str, Policy] = {name: Policy(extend=0) for name in POLICY}  # for runs at one learning rate
@@ -114,6 +114,7 @@ def curve(
     multipliers: Mapping[str, float] | None = None,  # the setting's by default
     weight_decay: float | None = None,
     schedule: Schedule | None = None,
+    grad_clip: float | None = None,
     label: Label | None = None,
 ) -> Curve:
     """The runs of one table at one size; what is not given is the scale's. Seeds are the same for every curve."""
@@ -130,6 +131,7 @@ def curve(
         weight_decay=weight_decay,
         schedule=schedule or Schedule(),
         precision=setting.precision,
+        grad_clip=grad_clip,
         validations=scale.validations,
         val_windows=scale.val_windows,
     )
