@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch import config as functorch_config
 from torch.nn import functional
 
 from nugpt.bench.steps import Shape, lab_shapes, paper_shapes
@@ -394,6 +393,8 @@ def bench_kernels(
 
 
 def _compiled_times(shape: Shape, device: torch.device, runs: int) -> dict[str, Timing]:
+    from torch._functorch import config as functorch_config  # torch's own: not needed otherwise
+
     torch.compiler.reset()  # else a shape compiled before counts towards the number at which it gives up
     # A backward pass is run many times over one graph, whose buffers it must then leave alone.
     with functorch_config.patch(donated_buffer=False):
