@@ -149,3 +149,11 @@ def _one_torch_thread() -> None:
     """Cover a torch that was imported before the environment above was set, by a plugin for instance."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def fresh_compiler() -> None:
+    """torch's compiler has forgotten what other tests had it compile: their number counts against its limit."""
+    import torch
+
+    torch.compiler.reset()

@@ -24,14 +24,6 @@ SMALL = Shape("small", ModelConfig(1, 2, 16, 40, 8, d_mlp=24), 3, 2)
 LOW, BOUND = (torch.bfloat16, 3e-2) if DEVICE == "cuda" else (torch.float32, 1e-5)
 
 
-@pytest.fixture
-def compiler_afresh() -> Iterator[None]:
-    """What torch's compiler keeps is gone before and after."""
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 def tensors_in(found: object) -> Iterator[Tensor]:
     """Every tensor of nested tuples, in order."""
     if isinstance(found, Tensor):
@@ -62,7 +54,7 @@ def by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False, fullgraph=True, backend="aot_eager")
 
 
-@pytest.mark.usefixtures("compiler_afresh")
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(("of", "number"), [("cases", 18), ("compiled_cases", 9)])
 def test_a_case_and_its_twin_give_the_same(of: str, number: int) -> None:
     from nugpt.bench import kernels

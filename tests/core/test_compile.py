@@ -12,10 +12,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call, stack_module_state, vmap
 
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> None:
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def with_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -14,7 +14,7 @@ from nugpt.spec.plan import Curve, Label
 from nugpt.spec.scales import Scale, scale_named
 from nugpt.spec.schedule import Schedule
 from nugpt.spec.study import Claim, Setting, Study
-from nugpt.studies.grids import POLICY, SPACING, Size, around, curve, expected, fixed_steps
+from nugpt.studies.grids import POLICY, Size, curve, fixed_steps
 from nugpt.studies.rules import not_worse
 
 SHAPES = {
@@ -24,7 +24,6 @@ SHAPES = {
     "tiny": ((2, 1), (2, 2)),
 }
 WEIGHT_DECAYS = {"paper": (0.03, 0.1, 0.3), "evidence": (0.03, 0.1, 0.3), "lab": (0.1, 0.3), "tiny": (0.1, 0.3)}
-POINTS = {"paper": 9, "evidence": 3, "lab": 5, "tiny": 3}
 SEEDS = {"evidence": 2, "lab": 1}  # at the most, of the baseline, which has the more curves
 LONGER = 1.25
 WEIGHT_DECAY = 0.1  # where one must do: what more steps buy is read there
@@ -48,7 +47,7 @@ def baseline(
         setting,
         PRENORM_COMPLETEP,
         size,
-        log2_lrs=log2_lrs or around(expected(at, PRENORM_COMPLETEP, size), POINTS[at.name], SPACING[at.name]),
+        log2_lrs=log2_lrs,
         weight_decay=weight_decay,
         schedule=Schedule(warmup=size.steps // warmup),
         grad_clip=grad_clip,

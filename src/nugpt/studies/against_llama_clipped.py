@@ -10,7 +10,7 @@ from nugpt.spec.parametrization import NUGPT, PRENORM_COMPLETEP
 from nugpt.spec.plan import Curve
 from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
-from nugpt.studies.against_llama import SHAPES, WARMUP, WEIGHT_DECAY, baseline
+from nugpt.studies.against_llama import SHAPES, WARMUP, baseline
 from nugpt.studies.grids import COARSE, HALF, Size, around, curve, expected, fixed_steps
 from nugpt.studies.rules import not_worse
 
@@ -36,7 +36,6 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
                 size,
                 {"warmup": size.steps // warmup, "clip": CLIP},
                 log2_lrs=theirs,
-                weight_decay=WEIGHT_DECAY,
                 warmup=warmup,
                 grad_clip=CLIP,
             )

@@ -13,7 +13,7 @@ from nugpt.spec.plan import Curve
 from nugpt.spec.scales import Scale, scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
-from nugpt.studies.grids import POLICY, SEEDS, SPACING, Size, around, curve, expected
+from nugpt.studies.grids import POLICY, SEEDS, Size, curve
 
 TABLES = (NGPT, COMPLETEP, NUGPT)
 BASE = {
@@ -35,7 +35,6 @@ AT_ONCE = {
     "lab": Size(layers=4, heads=8, steps=800),
     "tiny": Size(layers=2, heads=2, steps=40),
 }
-HELD_OUT_POINTS = {"paper": 9, "evidence": 3, "lab": 5, "tiny": 3}
 
 
 def smaller_sizes(scale: str) -> list[tuple[str, Size]]:
@@ -52,9 +51,8 @@ def held_out_sizes(scale: str) -> list[tuple[str, Size]]:
 
 
 def _held_out(at: Scale, setting: Setting, table: Parametrization, axis: str, size: Size) -> Curve:
-    grid = around(expected(at, table, size), HELD_OUT_POINTS[at.name], SPACING[at.name])
     seeds = SEEDS[at.name][: 1 if axis == "all" else 2]  # the dearest runs of the study get one
-    return curve(at, setting, table, size, log2_lrs=grid, seeds=seeds, label={"axis": axis, "held_out": 1})
+    return curve(at, setting, table, size, seeds=seeds, label={"axis": axis, "held_out": 1})
 
 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
