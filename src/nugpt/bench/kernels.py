@@ -97,13 +97,14 @@ def _lerps(x: Operands) -> list[Case]:
     g, g_low = x.wide(x.N, x.D), x.narrow(x.N, x.D)
 
     @x.twin
-    def plain(h: Tensor, b: Tensor, s: Tensor) -> Tensor:
-        return sphere.lerp(h, sphere.norm(b.float()), x.times_gain(s).abs())
+    def plain(h: Tensor, b: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        out = sphere.lerp(h, sphere.norm(b.float()), x.times_gain(s).abs())
+        return out, out.to(x.low)
 
     def plain_twice() -> object:
         with torch.no_grad():
-            between = plain(h, before, stored_before)
-        return _backward(plain, (between, b, stored), (g + g_low,))()
+            between, low = plain(h, before, stored_before)
+        return *_backward(plain, (between, b, stored), (g, g_low))(), low
 
     first, e = (before, stored_before, x.gain), x.R * x.N * x.D
     return [
@@ -111,7 +112,7 @@ def _lerps(x: Operands) -> list[Case]:
         Case(
             "lerp backward",
             lambda: lerp_backward(g, g_low, h, b, stored, x.gain),
-            _backward(plain, (h, b, stored), (g + g_low,)),
+            _backward(plain, (h, b, stored), (g, g_low)),
             18 * e,
         ),
         Case(
@@ -259,8 +260,9 @@ def _embeddings(x: Operands) -> list[Case]:
     weight, tokens, g, g_low = x.wide(V, x.D), x.ids(x.N), x.wide(x.N, x.D), x.narrow(x.N, x.D)
     order = embedding_order(tokens, V)
 
-    def plain(weight: Tensor) -> Tensor:
-        return torch.stack([functional.embedding(of, rows) for of, rows in zip(tokens, weight, strict=True)])
+    def plain(weight: Tensor) -> tuple[Tensor, Tensor]:
+        out = torch.stack([functional.embedding(of, rows) for of, rows in zip(tokens, weight, strict=True)])
+        return out, out.to(x.low)
 
     e, rows = x.R * x.N * x.D, x.R * min(x.N, V) * x.D
     return [
@@ -268,7 +270,7 @@ def _embeddings(x: Operands) -> list[Case]:
         Case(
             "embedding backward",
             lambda: embed_backward(g, g_low, *order),
-            _backward(plain, (weight,), (g + g_low,)),
+            _backward(plain, (weight,), (g, g_low)),
             6 * e + 4 * x.R * V * x.D,
         ),
     ]
@@ -349,7 +351,7 @@ def _updates(x: Operands) -> list[Case]:
 
 def _backward(
     function: Callable[..., Any], inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...] | None
-) -> Callable[[], object]:
+) -> Callable[[], tuple[Tensor, ...]]:
     """The backward pass alone, over a graph made once; without `grads`, of a single number."""
     leaves = tuple(x.detach().requires_grad_() for x in inputs)
     with torch.enable_grad():
