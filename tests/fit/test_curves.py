@@ -187,11 +187,27 @@ def test_what_was_held_out() -> None:
     assert len(ngpt.estimates) == 4
 
 
+def test_longer_runs_held_out_at_each_width() -> None:
+    def made(curve: Curve) -> Measured:
+        heads = size(curve, "heads")
+        return runs(curve, -6.0 - (0.6 / heads if curve.label["held_out"] else 0.0) - 0.1 * heads)
+
+    falls, missed, cost = judged("held-out-steps", "tiny", made)
+    assert {e.where: e.value for e in missed.estimates} == pytest.approx(
+        {"heads 1": -0.6, "heads 2": -0.3, "heads 3": -0.2}, abs=0.1
+    )
+    assert falls.answer == "holds"
+    assert [e.where for e in cost.estimates] == ["heads 1", "heads 2", "heads 3"]
+    assert (missed.answer, cost.answer) == (None, None)
+
+
 def test_against_a_baseline_at_equal_flops_and_at_equal_time() -> None:
     def made(curve: Curve) -> Measured:
         if curve.label["table"] == "nugpt":
             # Noted by the engine: the ensemble that it ended in was another than those it was trained in.
-            return runs(curve, -6.0, 3.00, wall_s=9.0, carried_by={"replicas": 1, "device_s": 1.2})
+            found = runs(curve, -6.0, 3.00, wall_s=9.0, carried_by={"replicas": 1, "device_s": 1.2})
+            slow = [replace(r, carried_by={"device_s": 2.5}) for r in found.records[1:] if r is not None]
+            return replace(found, records=(found.records[0], *slow))  # which says nothing of what a run needs
         tuned = 3.05 if curve.label["weight_decay"] == 0.1 else 3.2
         longer = curve.label["horizon"] != 1.0
         return runs(curve, -8.0, tuned - (0.2 if longer else 0.0), wall_s=1.25 if longer else 1.0)

@@ -56,7 +56,9 @@ BEYOND = [
     "batch-by-steps",
     "against-llama",
     "against-llama-clipped",
+    "against-llama-warmup",
     "held-out",
+    "held-out-steps",
     "width-fresh-seeds",
     "mup-drifts-fresh-seeds",
     "warmup-at-base",
@@ -111,12 +113,18 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
         ["nugpt", "prenorm-completep"], [(12, 12), (12, 28)], [80_000, 100_000], 1, 2 * (1 + 3 + 1) * 9,
     ),
     "against-llama-clipped": (["nugpt", "prenorm-completep"], [(12, 12), (12, 28)], FIXED, 1, 2 * (1 + 2) * 9),
+    "against-llama-warmup": (
+        ["nugpt", "prenorm-completep"], [(12, 12), (12, 28)], [80_000, 100_000], 1, 2 * (1 + 2 + 1) * 9,
+    ),
     "held-out": (
         ["ngpt", "completep", "nugpt"],
         [(12, 12), (12, 8), (12, 16), (8, 12), (16, 12), (12, 40), (48, 12), (24, 28)],
         [5_000, 10_000, 20_000, 40_000, 80_000],
         1,
         3 * (7 + 4) * 9,
+    ),
+    "held-out-steps": (
+        ["nugpt"], [(12, 8), (12, 16), (12, 40)], [5_000, 10_000, 20_000, 80_000], 1, 3 * 4 * 9,
     ),
     "width-fresh-seeds": (["nugpt"], WIDTHS, FIXED, 1, 6 * 9),
     "mup-drifts-fresh-seeds": (["completep"], WIDTHS, FIXED, 1, 6 * 9),
@@ -125,7 +133,10 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
 }  # fmt: skip
 
 
-HALF_OCTAVES = ("both-eta-input-output-sweep", "multipliers-at-base", "against-llama-clipped")  # at `evidence`
+# At `evidence`.
+HALF_OCTAVES = (
+    "both-eta-input-output-sweep", "multipliers-at-base", "against-llama-clipped", "against-llama-warmup",
+)  # fmt: skip
 
 
 def shape(curve: Curve) -> tuple[int, int]:
@@ -459,6 +470,46 @@ def test_the_clipped_baseline_differs_from_the_other_in_clipping_and_warm_up_alo
 
 
 @pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_a_longer_warm_up_goes_on_where_the_clipped_baseline_ended(scale: str) -> None:
+    made, other = (planned(STUDIES[id], scale) for id in ("against-llama-warmup", "against-llama-clipped"))
+    before = {(shape(c), c.label["warmup"]): c for c in other.curves}
+    plain = of_table(made, "prenorm-completep")
+    warmups = {(c.spec.schedule.warmup / c.spec.steps, c.label["horizon"]) for c in plain}
+    assert warmups == {(0.2, 1.0), (0.5, 1.0), (0.2, 1.25)}
+    shared = [c for c in made.curves if (shape(c), c.label["warmup"]) in before and c.label["horizon"] == 1.0]
+    assert len(shared) == 4, "νGPT and one step in five, at both shapes"
+    assert all(c.spec == before[shape(c), c.label["warmup"]].spec for c in shared)
+    long = {shape(c): c.spec for c in shared if c.label["warmup"]}
+    for curve in plain:
+        spec, beside = curve.spec, long[shape(curve)]
+        schedule = replace(beside.schedule, warmup=spec.schedule.warmup)
+        assert spec == replace(beside, steps=round(curve.label["horizon"] * beside.steps), schedule=schedule)
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_longer_runs_are_held_out_at_every_width(scale: str) -> None:
+    made, other = (planned(STUDIES[id], scale) for id in ("held-out-steps", "held-out"))
+    of_steps = [c for c in of_table(other, "nugpt") if c.label["axis"] == "steps"]
+    longest = [c.spec.steps for c in of_steps if c.label["held_out"]]
+    widths = {c.label["heads"] for c in made.curves}
+    assert len(widths) == 3
+    for width in widths:
+        curves = [c for c in made.curves if c.label["heads"] == width]
+        lengths = {flag: [c.spec.steps for c in curves if c.label["held_out"] == flag] for flag in (0, 1)}
+        assert len(lengths[0]) >= 2
+        assert lengths[1] == longest
+
+
+def test_lengths_held_out_of_the_evidence_are_other_studies_runs_where_these_have_them() -> None:
+    made = planned(STUDIES["held-out-steps"], "evidence")
+    there = {
+        spec.hash for id in ("held-out", "run-length-by-width") for spec in planned(STUDIES[id], "evidence").specs()
+    }
+    new = [spec for spec in made.specs() if spec.hash not in there]
+    assert {(spec.model.n_heads, spec.steps) for spec in new} == {(8, 1_000), (16, 1_000)}
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
 def test_held_out_sizes_lie_beyond_the_smaller_ones(scale: str) -> None:
     made = planned(STUDIES["held-out"], scale)
     flags = [curve.label["held_out"] for curve in made.curves]
@@ -551,7 +602,7 @@ EVIDENCE_ROWS: dict[str, tuple[set[str], set[str], set[int], set[int], set[int]]
     "roles": ({"role-sweeps"}, {"nugpt"}, {4}, {192, 384, 768}, {2_000}),
     "roles over depth": ({"depth-mup-roles"}, {"depth-mup"}, {4, 16, 32}, {192}, {2_000}),
     "baseline": (
-        {"against-llama", "against-llama-clipped"},
+        {"against-llama", "against-llama-clipped", "against-llama-warmup"},
         {"nugpt", "prenorm-completep"}, {4}, {384, 768}, {2_000, 2_500},
     ),
     "first": ({"warmup-at-base", "multipliers-at-base"}, {"ngpt", "nugpt"}, {4}, {192}, {2_000}),

@@ -192,9 +192,9 @@ def _flops(one: CurveAnswer) -> float | None:
 
 
 def _seconds(one: CurveAnswer) -> float | None:
-    """Of one run: the median over those that ended as planned, of its share of its ensemble's time."""
+    """Of one run: the least of those that ended as planned. Others shared a device with fewer, or ran older code."""
     done = [r for r in one.curve.records if r is not None and r.status == "done" and r.wall_s > 0]
-    return median(map(device_seconds, done)) if done else None
+    return min(map(device_seconds, done)) if done else None
 
 
 def _sensitivities(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
@@ -230,12 +230,12 @@ def _less(a: Cost, b: Cost) -> tuple[float | None, Interval]:
 
 def _held_out(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
     """What the smaller sizes' mean optimum, which is what a table that transfers predicts, is worth at larger ones."""
-    mine = _of_table(found, rule.table)
+    mine, by = _of_table(found, rule.table), rule.by or "axis"
     smaller = [o for o in mine if not o.curve.label.get("held_out")]
     estimates = []
     for one in (o for o in mine if o.curve.label.get("held_out")):
-        axis = one.curve.label.get("axis")
-        from_ = [o for o in smaller if axis == "all" or o.curve.label.get("axis") in (axis, "base")]
+        axis = one.curve.label.get(by)
+        from_ = [o for o in smaller if axis == "all" or o.curve.label.get(by) in (axis, "base")]
         predicted = _mean_optimum(from_)
         where = f"{rule.by} {axis}" if rule.by else _size_words(one, mine)
         if predicted is None:

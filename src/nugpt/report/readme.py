@@ -26,7 +26,8 @@ from nugpt.spec.scales import SCALES
 from nugpt.spec.study_rules import bounds
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-WIDTH, HELD_OUT, BASELINE = "width-fixed-steps", "held-out", "against-llama"
+WIDTH, HELD_OUT = "width-fixed-steps", "held-out"
+BASELINES = ("against-llama-warmup", "against-llama-clipped", "against-llama")  # the best tuned comes first
 NOTHING = (
     "This repository has not yet reproduced the paper's measurements; [docs/paper-map.md](docs/paper-map.md) says what "
     "exists and what does not."
@@ -165,7 +166,7 @@ def _said(section: Section, one: Judged) -> str:
 
 
 def _loss_line(sections: Sequence[Section]) -> str | None:
-    found = answered(sections, BASELINE)
+    found = next((s for id in BASELINES if (s := answered(sections, id)) is not None), None)
     if found is None or found.found is None:
         return None
     one = found.found.judged[0]

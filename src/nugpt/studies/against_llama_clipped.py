@@ -7,8 +7,8 @@ trains one clips its gradients, and may warm it up longer: here it has both.
 from __future__ import annotations
 
 from nugpt.spec.parametrization import NUGPT, PRENORM_COMPLETEP
-from nugpt.spec.plan import Curve
-from nugpt.spec.scales import scale_named
+from nugpt.spec.plan import Curve, Label
+from nugpt.spec.scales import Scale, scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.studies.against_llama import SHAPES, WARMUP, baseline
 from nugpt.studies.grids import COARSE, HALF, Size, around, curve, expected, fixed_steps
@@ -19,28 +19,34 @@ WARMUPS = (WARMUP, 5)  # one step in so many
 CLIP = 1.0  # of the gradient's length, as TorchTitan and most others have it
 
 
+def ours(at: Scale, setting: Setting, size: Size, label: Label | None = None) -> Curve:
+    """νGPT over learning rates, without warm-up and clipping."""
+    log2_lrs = around(expected(at, NUGPT, size), POINTS[at.name], HALF[at.name])
+    return curve(at, setting, NUGPT, size, log2_lrs=log2_lrs, label={"warmup": 0, "clip": 0.0, **(label or {})})
+
+
+def clipped(
+    at: Scale, setting: Setting, size: Size, warmup: int, higher: float = 0.0, label: Label | None = None
+) -> Curve:
+    """The plain transformer with clipped gradients over learning rates, so many octaves above those expected."""
+    return baseline(
+        at,
+        setting,
+        size,
+        {"warmup": size.steps // warmup, "clip": CLIP, **(label or {})},
+        log2_lrs=around(expected(at, PRENORM_COMPLETEP, size) + higher, POINTS[at.name], HALF[at.name]),
+        warmup=warmup,
+        grad_clip=CLIP,
+    )
+
+
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
-    """νGPT over learning rates, and the clipped baseline with a short and with a long warm-up."""
+    """νGPT, and the clipped baseline with a short and with a long warm-up."""
     at = scale_named(scale)
     made: list[Curve] = []
     for layers, heads in SHAPES[scale]:
         size = Size(layers, heads, fixed_steps(at))
-        ours, theirs = (
-            around(expected(at, table, size), POINTS[scale], HALF[scale]) for table in (NUGPT, PRENORM_COMPLETEP)
-        )
-        made.append(curve(at, setting, NUGPT, size, log2_lrs=ours, label={"warmup": 0, "clip": 0.0}))
-        made += [
-            baseline(
-                at,
-                setting,
-                size,
-                {"warmup": size.steps // warmup, "clip": CLIP},
-                log2_lrs=theirs,
-                warmup=warmup,
-                grad_clip=CLIP,
-            )
-            for warmup in WARMUPS
-        ]
+        made += [ours(at, setting, size), *(clipped(at, setting, size, warmup) for warmup in WARMUPS)]
     return tuple(made)
 
 

@@ -1,0 +1,64 @@
+"""`held-out-steps`: is a longer run's best learning rate predicted better for a wider model?
+
+A narrow model of `held-out` wants a lower one than its short runs predict. It is also the model that has seen the most
+tokens per parameter by then: if that is why, the same lengths of wider models are predicted better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nugpt.spec.parametrization import NUGPT
+from nugpt.spec.plan import Curve
+from nugpt.spec.scales import scale_named
+from nugpt.spec.study import Claim, Setting, Study
+from nugpt.spec.study_rules import Rule
+from nugpt.studies.grids import POLICY, SEEDS, Size, curve
+from nugpt.studies.held_out import AXES, BASE
+from nugpt.studies.run_length_by_width import HEADS, LAYERS, seeds_of
+
+
+def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
+    """Lengths × widths, the shorter first; where `held-out` and `run-length-by-width` have such runs, theirs."""
+    at = scale_named(scale)
+    shorter, longest = AXES[scale]["steps"]
+    made: list[Curve] = []
+    for steps in (*shorter, BASE[scale].steps, longest):
+        for heads in HEADS[scale]:
+            one = curve(
+                at,
+                setting,
+                NUGPT,
+                Size(LAYERS[scale], heads, steps),
+                seeds=SEEDS[scale][:2],
+                label={"held_out": int(steps == longest)},
+            )
+            made.append(replace(one, seeds=one.seeds[: seeds_of(scale, one)]))
+    return tuple(made)
+
+
+STUDY = Study(
+    id="held-out-steps",
+    title="Predict longer runs from shorter ones, at several widths",
+    varies="steps, heads",
+    claims=(
+        Claim(
+            "The best learning rate of a wider model falls less from short runs to long ones.",
+            Rule("slope-change", table="nugpt", along="steps", by="heads", low=0.0),
+        ),
+        Claim(
+            "How far a longer run's best learning rate lies from the prediction, at each width.",
+            Rule("prediction", table="nugpt", by="heads", at="held-out"),
+        ),
+        Claim(
+            "What the prediction costs, at each width.",
+            Rule("regret", table="nugpt", by="heads", at="held-out"),
+        ),
+    ),
+    curves=curves,
+    policy=POLICY,
+    limits=(
+        "A few lengths and widths. A wider model that is predicted better may be so for other reasons than its tokens "
+        "per parameter, and would need longer runs to come to as many."
+    ),
+)
