@@ -17,6 +17,10 @@ from nugpt.studies.rules import not_worse
 POINTS = {"paper": 9, "evidence": 5, "lab": 5, "tiny": 3}
 WARMUPS = (WARMUP, 5)  # one step in so many
 CLIP = 1.0  # of the gradient's length, as TorchTitan and most others have it
+LIMITS = (
+    "One weight decay, two small shapes on one data set. Norms of queries and keys, and learning rates tuned for each "
+    "role, may help a plain transformer too."
+)
 
 
 def ours(at: Scale, setting: Setting, size: Size, label: Label | None = None) -> Curve:
@@ -62,8 +66,5 @@ STUDY = Study(
     ),
     curves=curves,
     policy=COARSE,
-    limits=(
-        "One weight decay, two small shapes on one data set. Norms of queries and keys, and learning rates tuned for "
-        "each role, may help a plain transformer too."
-    ),
+    limits=LIMITS,
 )

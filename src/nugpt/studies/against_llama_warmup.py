@@ -10,7 +10,7 @@ from nugpt.spec.plan import Curve
 from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.studies.against_llama import LONGER, SHAPES
-from nugpt.studies.against_llama_clipped import clipped, ours
+from nugpt.studies.against_llama_clipped import LIMITS, clipped, ours
 from nugpt.studies.grids import COARSE, Size, fixed_steps
 from nugpt.studies.rules import not_worse
 
@@ -50,8 +50,5 @@ STUDY = Study(
     ),
     curves=curves,
     policy=COARSE,
-    limits=(
-        "One weight decay, two small shapes on one data set. Norms of queries and keys, and learning rates tuned for "
-        "each role, may help a plain transformer too."
-    ),
+    limits=LIMITS,
 )
