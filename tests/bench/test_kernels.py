@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.triton]
 
 MODULES = ("adam", "add_norm", "embedding", "heads", "lerp", "loss", "short", "short_backward", "swiglu", "tile")
 SMALL = Shape("small", ModelConfig(1, 2, 16, 40, 8, d_mlp=24), 3, 2)
+# What a fused call gives beside what its twin gives: how many tensors.
+BESIDE = {"linear cross-entropy, both ways": 1}
 # The interpreter has no products of bfloat16, which `short` needs; on a GPU it is for nothing else.
 LOW, BOUND = (torch.bfloat16, 3e-2) if DEVICE == "cuda" else (torch.float32, 1e-5)
 
@@ -66,7 +68,7 @@ def test_a_case_and_its_twin_give_the_same(of: str, number: int) -> None:
         truth = [x.detach().clone() for x in tensors_in(case.plain())]
         found = list(tensors_in(case.fused()))
         assert truth, case.name
-        assert len(found) >= len(truth), case.name
+        assert len(found) == len(truth) + BESIDE.get(case.name, 0), case.name
         for mine, theirs in zip(found, truth, strict=False):
             assert mine.numel() == theirs.numel(), case.name
             difference = (mine.reshape(-1).double() - theirs.reshape(-1).double()).norm()

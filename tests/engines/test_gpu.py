@@ -28,13 +28,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
     return cached_embedded("bytes", cache=tmp_path_factory.mktemp("data"))
 
 
-def specs_of(dataset: TokenDataset, heads: int, lrs: list[float], precision: str, steps: int = 60) -> list[RunSpec]:
+def specs_of(
+    dataset: TokenDataset, heads: int, lrs: list[float], precision: str, steps: int = 60, seq_len: int = 128
+) -> list[RunSpec]:
     from nugpt.spec import load_table, preset
     from nugpt.spec.run import RunSpec
 
     scale, model = preset(f"lab-l4h{heads}")
-    model = replace(model, vocab_size=dataset.vocab_size, seq_len=128)
-    base = replace(scale.base, extent=replace(scale.base.extent, batch_tokens=8 * 128))
+    model = replace(model, vocab_size=dataset.vocab_size, seq_len=seq_len)
+    base = replace(scale.base, extent=replace(scale.base.extent, batch_tokens=8 * seq_len))
     common: dict[str, Any] = {"steps": steps, "batch": 8, "data": dataset.content_hash, "precision": precision}
     return [RunSpec(model, load_table("nugpt"), base, lr, **common) for lr in lrs]
 
@@ -118,14 +120,15 @@ def test_the_same_seeds_give_the_same_losses_twice(dataset: TokenDataset, kernel
     assert difference < 0.02
 
 
-@pytest.mark.parametrize("kernels", ["compiled", "fused"])
-def test_deterministic_mode_gives_the_same_losses_to_the_bit(dataset: TokenDataset, kernels: str) -> None:
+@pytest.mark.parametrize(("kernels", "seq_len"), [("compiled", 128), ("fused", 128), ("fused", 2048)])
+def test_deterministic_mode_gives_the_same_losses_to_the_bit(dataset: TokenDataset, kernels: str, seq_len: int) -> None:
+    """Of short sequences by `short`, of long ones by flash attention."""
     import os
 
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    specs = specs_of(dataset, 4, [2**-7, 2**-8], "bfloat16")
+    specs = specs_of(dataset, 4, [2**-7, 2**-8], "bfloat16", seq_len=seq_len)
     torch.use_deterministic_algorithms(True)
     try:
         first, _ = train(dataset, specs, kernels)

@@ -101,10 +101,11 @@ def _lerps(x: Operands) -> list[Case]:
         out = sphere.lerp(h, sphere.norm(b.float()), x.times_gain(s).abs())
         return out, out.to(x.low)
 
+    with torch.no_grad():
+        second = _backward(plain, (plain(h, before, stored_before)[0], b, stored), (g, g_low))
+
     def plain_twice() -> object:
-        with torch.no_grad():
-            between, low = plain(h, before, stored_before)
-        return *_backward(plain, (between, b, stored), (g, g_low))(), low
+        return *second(), plain(h, before, stored_before)[1]
 
     first, e = (before, stored_before, x.gain), x.R * x.N * x.D
     return [

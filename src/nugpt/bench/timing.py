@@ -60,15 +60,20 @@ def timed(
     return Timing.of(taken)
 
 
+TOGETHER = 4  # calls: what comes before the first, a graph's launch or another's data in the cache, then hardly counts
+
+
 def timed_queued(work: Callable[[], object], device: torch.device, runs: int = 10) -> Timing:
     """How long `work` takes on the device: a product before it gives Python the time to launch all of it."""
     if device.type != "cuda":
         return timed(work, device, runs)
     a = torch.ones(8192, 8192, device=device, dtype=torch.bfloat16)
-    return timed(work, device, runs, ahead=lambda: a @ a @ a)
 
+    def several() -> None:
+        for _ in range(TOGETHER):
+            work()
 
-IN_A_GRAPH = 4  # calls: the launch of the graph itself then hardly counts
+    return _each(timed(several, device, runs, ahead=lambda: a @ a @ a))
 
 
 def timed_in_graph(work: Callable[[], object], device: torch.device, runs: int = 10) -> Timing:
@@ -79,10 +84,13 @@ def timed_in_graph(work: Callable[[], object], device: torch.device, runs: int =
         work()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(IN_A_GRAPH):
+        for _ in range(TOGETHER):
             work()
-    whole = timed(graph.replay, device, runs)
-    return Timing.of([one / IN_A_GRAPH for one in whole.taken])
+    return _each(timed(graph.replay, device, runs))
+
+
+def _each(together: Timing) -> Timing:
+    return Timing.of([taken / TOGETHER for taken in together.taken])
 
 
 def ceilings(device: torch.device) -> dict[str, float]:

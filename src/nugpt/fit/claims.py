@@ -192,7 +192,7 @@ def _flops(one: CurveAnswer) -> float | None:
 
 
 def _seconds(one: CurveAnswer) -> float | None:
-    """Of one run: the least of those that ended as planned. Others shared a device with fewer, or ran older code."""
+    """Of one run: the least of those that ended as planned. What others took beyond it is not the model's doing."""
     done = [r for r in one.curve.records if r is not None and r.status == "done" and r.wall_s > 0]
     return min(map(device_seconds, done)) if done else None
 

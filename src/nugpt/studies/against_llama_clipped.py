@@ -7,7 +7,7 @@ trains one clips its gradients, and may warm it up longer: here it has both.
 from __future__ import annotations
 
 from nugpt.spec.parametrization import NUGPT, PRENORM_COMPLETEP
-from nugpt.spec.plan import Curve, Label
+from nugpt.spec.plan import Curve
 from nugpt.spec.scales import Scale, scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.studies.against_llama import SHAPES, WARMUP, baseline
@@ -23,21 +23,19 @@ LIMITS = (
 )
 
 
-def ours(at: Scale, setting: Setting, size: Size, label: Label | None = None) -> Curve:
+def ours(at: Scale, setting: Setting, size: Size) -> Curve:
     """νGPT over learning rates, without warm-up and clipping."""
     log2_lrs = around(expected(at, NUGPT, size), POINTS[at.name], HALF[at.name])
-    return curve(at, setting, NUGPT, size, log2_lrs=log2_lrs, label={"warmup": 0, "clip": 0.0, **(label or {})})
+    return curve(at, setting, NUGPT, size, log2_lrs=log2_lrs, label={"warmup": 0, "clip": 0.0})
 
 
-def clipped(
-    at: Scale, setting: Setting, size: Size, warmup: int, higher: float = 0.0, label: Label | None = None
-) -> Curve:
+def clipped(at: Scale, setting: Setting, size: Size, warmup: int, higher: float = 0.0) -> Curve:
     """The plain transformer with clipped gradients over learning rates, so many octaves above those expected."""
     return baseline(
         at,
         setting,
         size,
-        {"warmup": size.steps // warmup, "clip": CLIP, **(label or {})},
+        {"warmup": size.steps // warmup, "clip": CLIP},
         log2_lrs=around(expected(at, PRENORM_COMPLETEP, size) + higher, POINTS[at.name], HALF[at.name]),
         warmup=warmup,
         grad_clip=CLIP,

@@ -1,7 +1,8 @@
 """`held-out-steps`: is a longer run's best learning rate predicted better for a wider model?
 
 A narrow model of `held-out` wants a lower one than its short runs predict. It is also the model that has seen the most
-tokens per parameter by then: if that is why, the same lengths of wider models are predicted better.
+tokens per parameter by then: if that is why, the same lengths of wider models are predicted better. Most of these runs
+had been seen when the question was asked, at `evidence` all but the shortest of the wider models: there is no verdict.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ STUDY = Study(
     varies="steps, heads",
     claims=(
         Claim(
-            "The best learning rate of a wider model falls less from short runs to long ones.",
-            Rule("slope-change", table="nugpt", along="steps", by="heads", low=0.0),
+            "How much less a wider model's best learning rate falls from short runs to long ones.",
+            Rule("slope-change", table="nugpt", along="steps", by="heads"),
         ),
         Claim(
             "How far a longer run's best learning rate lies from the prediction, at each width.",
