@@ -32,8 +32,9 @@ def best_log2_lr(spec: RunSpec) -> float:
     ratios = spec.resolved().ratios
     moves = {"ngpt": -0.5, "completep": 0.3}.get(spec.table.name, 0.0)
     centre = {128: -3.5, 256: -7.0, 512: -7.0}.get(spec.model.seq_len, -7.0)
-    lower = {"prenorm": 3.5 if spec.model.seq_len == 128 else 1.0}.get(spec.model.architecture, 0.0)
-    return centre + 0.1 + moves * math.log2(ratios.width) - lower
+    if spec.model.architecture == "prenorm":
+        centre -= 3.5 if spec.model.seq_len == 128 else 1.0
+    return centre + 0.1 + moves * math.log2(ratios.width)
 
 
 def loss_of(spec: RunSpec) -> float:

@@ -101,8 +101,7 @@ def _lerps(x: Operands) -> list[Case]:
         out = sphere.lerp(h, sphere.norm(b.float()), x.times_gain(s).abs())
         return out, out.to(x.low)
 
-    with torch.no_grad():
-        second = _backward(plain, (plain(h, before, stored_before)[0], b, stored), (g, g_low))
+    second = _backward(plain, (plain(h, before, stored_before)[0], b, stored), (g, g_low))
 
     def plain_twice() -> object:
         return *second(), plain(h, before, stored_before)[1]

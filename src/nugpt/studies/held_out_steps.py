@@ -7,35 +7,23 @@ had been seen when the question was asked, at `evidence` all but the shortest of
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nugpt.spec.parametrization import NUGPT
 from nugpt.spec.plan import Curve
 from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
-from nugpt.studies.grids import POLICY, SEEDS, Size, curve
+from nugpt.studies.grids import POLICY, Size, curve
 from nugpt.studies.held_out import AXES, BASE
-from nugpt.studies.run_length_by_width import HEADS, LAYERS, seeds_of
+from nugpt.studies.run_length_by_width import HEADS, LAYERS, affordable
 
 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     """Lengths × widths, the shorter first; where `held-out` and `run-length-by-width` have such runs, theirs."""
     at = scale_named(scale)
     shorter, longest = AXES[scale]["steps"]
-    made: list[Curve] = []
-    for steps in (*shorter, BASE[scale].steps, longest):
-        for heads in HEADS[scale]:
-            one = curve(
-                at,
-                setting,
-                NUGPT,
-                Size(LAYERS[scale], heads, steps),
-                seeds=SEEDS[scale][:2],
-                label={"held_out": int(steps == longest)},
-            )
-            made.append(replace(one, seeds=one.seeds[: seeds_of(scale, one)]))
-    return tuple(made)
+    sizes = [Size(LAYERS[scale], heads, n) for n in (*shorter, BASE[scale].steps, longest) for heads in HEADS[scale]]
+    made = (curve(at, setting, NUGPT, size, label={"held_out": int(size.steps == longest)}) for size in sizes)
+    return tuple(affordable(scale, one) for one in made)
 
 
 STUDY = Study(

@@ -41,14 +41,14 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
         for table in TABLES
         for size in sizes
     ]
-    return tuple(replace(one, seeds=one.seeds[: seeds_of(scale, one)]) for one in made)
+    return tuple(affordable(scale, one) for one in made)
 
 
-def seeds_of(scale: str, one: Curve) -> int | None:
-    """How many at the most: long runs of wide models are the dearest."""
+def affordable(scale: str, one: Curve) -> Curve:
+    """With fewer seeds, and with one where long runs of a wide model are the dearest."""
     heads, steps = LONG.get(scale, (math.inf, math.inf))
     dear = one.spec.model.n_heads >= heads and one.spec.steps >= steps
-    return 1 if dear else SEEDS.get(scale)
+    return replace(one, seeds=one.seeds[: 1 if dear else SEEDS.get(scale)])
 
 
 STUDY = Study(

@@ -87,10 +87,7 @@ def test_the_gradient_of_the_product_that_heads_came_from(
     angles = rope_angles(torch.arange(tokens, device=DEVICE), dim, 100.0, torch.float32)
     turned, value = slice(0, queries + keys), slice(queries + keys, None)
     raw = made(R * B, tokens, queries + 2 * keys, dim, dtype=dtype)
-    raw[0, 3, 0], raw[1, 5, queries] = (
-        0,
-        0,
-    )  # a query and a key without a direction, which have no gradient
+    raw[[0, 1], [3, 5], [0, queries]] = 0  # a query and a key without a direction, which have no gradient
     x = torch.zeros(R * B, tokens, queries + 2 * keys, heads.width, device=DEVICE, dtype=dtype)
     x[:, :, turned, :half], x[:, :, turned, apart : apart + half] = raw[:, :, turned].split(half, -1)
     x[:, :, value, :dim] = raw[:, :, value]
