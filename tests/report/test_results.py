@@ -175,6 +175,8 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     first = "We take it that `alignment_val_l12h28` agrees."  # of the note, whose link leads nowhere from here
     assert f" {first} More stands [beside its numbers](docs/results.md#width-fixed-steps). " in made.readme
     assert "Nobody knows why" not in made.readme
+    apart = ", over width: .*; over depth: .*; over length: .*; over all three: .*, octaves with 90 % intervals"
+    assert re.search(rf" Held out: νGPT's prediction lies within a quarter octave .* — \*\*.*\*\*{apart}", made.readme)
     assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme
     assert made.readme.count("nats of νGPT's loss less the tuned plain transformer's") == 1
     nearest = r"no worse than that of the baseline with clipped gradients, at equal FLOPs — .*, d_model 48: −0\.03 "

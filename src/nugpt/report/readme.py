@@ -24,10 +24,11 @@ from nugpt.report.results import (
 )
 from nugpt.report.words import between, number, without_links
 from nugpt.spec.scales import SCALES
-from nugpt.spec.study_rules import bounds
+from nugpt.spec.study_rules import SYMBOLS, bounds
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 WIDTH, HELD_OUT = "width-fixed-steps", "held-out"
+AXES = {"axis heads": "over width", "axis layers": "over depth", "axis steps": "over length", "axis all": "over all three"}
 BASELINES = ("against-llama", "against-llama-clipped", "against-llama-warmup")
 NOTHING = (
     "This repository has not yet reproduced the paper's measurements; [docs/paper-map.md](docs/paper-map.md) says what "
@@ -111,7 +112,8 @@ def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
     held_out = answered(sections, HELD_OUT)
     if held_out is not None and held_out.found is not None:
         one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
-        told.append(f"{_said(held_out, one)}, octaves with 90 % intervals{_scale(held_out)}.")
+        said = f"{_said(held_out, one, AXES)}, octaves with 90 % intervals{_scale(held_out)}"
+        told.append(f"Held out: {said} ([more]({page}#{held_out.study.id})).")
     return " ".join(told)
 
 
@@ -162,8 +164,8 @@ def _first_sentence(note: str) -> str:
     return re.split(r"(?<=[.!?])\s", without_links(note), maxsplit=1)[0]
 
 
-def _said(section: Section, one: Judged) -> str:
-    return f"{one.claim.text.rstrip('.')} — **{verdict_words(section, one)}**, {estimates(one)}"
+def _said(section: Section, one: Judged, names: Mapping[str, str] = SYMBOLS) -> str:
+    return f"{one.claim.text.rstrip('.')} — **{verdict_words(section, one)}**, {estimates(one, names)}"
 
 
 def _loss_line(sections: Sequence[Section]) -> str | None:
