@@ -161,7 +161,30 @@ def test_it_may_be_kept_in_the_store(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "nothing here shows" in capsys.readouterr().err
 
 
+def test_smaller_sizes_are_held_against_larger_ones(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sizes,) = recommended(capsys, "--from", str(store), "--backtest")["groups"].values()
+    rows = {(one["size"]["width"] / 24, one["size"]["steps"]): one for one in sizes["sizes"]}
+    assert list(rows) == [(2, 100), (2, 200), (2, 400), (4, 100)]
+    assert all(one["agrees"] for one in rows.values())
+    assert sizes["tally"]["agree"] == sizes["tally"]["sizes"] == 4
+    assert main(["recommend", "--from", str(store), "--backtest", "--parametrization", "ngpt"]) == 0
+    shown = capsys.readouterr().out
+    first, second = (line.split() for line in shown.splitlines() if line.split()[:1] in (["48"], ["96"]))
+    # As planted, octaves off; before it stand the size's four numbers and twice an optimum and its interval's three.
+    assert float(first[12]) == pytest.approx(-0.5, abs=0.1)
+    assert (first[13], second[13]) == ("no", "no")
+    assert "0 of 2 agree within both 90% intervals; paid 0." in shown
+
+
+def test_one_size_has_none_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_down(tmp_path, "one", [width_curve(2)], no_drift)
+    assert main(["recommend", "--from", str(tmp_path), "--backtest"]) == 2
+    assert "no size of nugpt has an enclosed optimum and, below it, another" in capsys.readouterr().err
+
+
 MISTAKES = {
+    "backtest without a store": (["--lr", "0.1", "--backtest"], ["--backtest", "--from"]),
+    "backtest of a target": (["--from", "STORE", "--backtest", "--n-heads", "8"], ["n_heads is given", "leave it out"]),
     "neither": ([], ["--from STORE or --lr"]),
     "both": (["--from", "STORE", "--lr", "0.1"], ["--from STORE or --lr"]),
     "no store": (["--from", "nowhere"], ["nowhere is no store"]),

@@ -143,7 +143,7 @@ def test_the_head_counts_each_run_once_and_tells_data_and_scale(made: Made) -> N
 def test_no_study_is_dropped(made: Made) -> None:
     ids = [id for row in EVIDENCE.values() for id in row]
     headings = re.findall(r"^## (.*)$", made.page, re.M)
-    assert [heading.split(" at ")[0] for heading in headings] == ["At a glance", *ids]
+    assert [heading.split(" at ")[0] for heading in headings] == ["At a glance", "Recommendations, tested", *ids]
     assert sorted(ids) == sorted(STUDIES)
     begun = {"width-fixed-steps", "against-llama", "against-llama-clipped", "held-out", "steps-sweep-ngpt-ours"}
     for id in set(ids) - begun:
@@ -190,6 +190,28 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
         assert "held out" in told
     assert made.readme.count("```sh") == 4
     assert "[docs/results.md](docs/results.md)" in made.readme
+
+
+def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the command prints them; planted are no drift of νGPT and half an octave per doubling of nGPT."""
+    part = made.section("Recommendations, tested")
+    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if "d_model" in line]
+    for table, name in (("nugpt", "νGPT"), ("ngpt", "nGPT")):
+        assert main(["recommend", "--from", "archive", "--parametrization", table, "--backtest", "--json"]) == 0
+        groups = json.loads(capsys.readouterr().out)["groups"]
+        sizes = [one for group in groups.values() for one in group["sizes"]]
+        mine = [row for row in rows if row[0].split()[0] == name]
+        told = [(row[3].split()[0].replace("−", "-"), row[4], float(row[6])) for row in mine]
+        assert sorted(told) == sorted(
+            (f"{one['found']['log2_lr']:.2f}", "yes" if one["agrees"] else "no", round(one["paid"]["nats"], 3))
+            for one in sizes
+        )
+        paid = [one["paid"]["nats"] for one in sizes]
+        mean = f"{name} {sum(paid) / len(paid):.3f} nats on average over {len(paid)} sizes ({max(paid):.3f} at most)"
+        assert mean in made.readme
+        wide = [one for one in sizes if one["size"]["width"] == 384]
+        assert [abs(one["off"]) < 0.2 for one in wide] == [table == "nugpt"]
+    assert "docs/results.md#recommendations-tested" in made.readme
 
 
 def test_commands_of_the_readme_print_what_it_shows(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

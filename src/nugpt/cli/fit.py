@@ -502,7 +502,8 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _ends(interval: Sequence[float]) -> list[float | None]:
+def ends(interval: Sequence[float]) -> list[float | None]:
+    """An interval as plain values, null where it is open."""
     return [_finite(end) for end in interval]
 
 
@@ -517,7 +518,7 @@ def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict
             {
                 "group": answers.names[group],
                 "exponents": dict(law.exponents),
-                "intervals": {name: _ends(interval) for name, interval in law.intervals.items()},
+                "intervals": {name: ends(interval) for name, interval in law.intervals.items()},
                 "notes": list(law.notes),
             }
             for group, law in answers.laws
@@ -528,7 +529,7 @@ def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict
                 "less": each.second,
                 "at": each.where,
                 "nats": _finite(each.difference.nats),
-                "interval": _ends(each.difference.interval),
+                "interval": ends(each.difference.interval),
                 "seeds": each.difference.seeds,
                 "notes": list(each.difference.notes),
             }
@@ -540,7 +541,7 @@ def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict
                 "answer": verdict.answer,
                 "reason": verdict.reason,
                 "estimates": [
-                    {"where": e.where, "value": _finite(e.value), "interval": _ends(e.interval)}
+                    {"where": e.where, "value": _finite(e.value), "interval": ends(e.interval)}
                     for e in verdict.estimates
                 ],
             }
@@ -558,12 +559,12 @@ def _curve_json(one: CurveAnswer) -> dict[str, Any]:
         "verdict": found.verdict,
         "side": found.side,
         "log2_lr": found.log2_lr,
-        "interval": _ends(found.interval),
+        "interval": ends(found.interval),
         "loss": found.loss,
-        "loss_interval": None if found.loss_interval is None else _ends(found.loss_interval),
-        "edge": {"verdict": edge.verdict, "log2_lr": edge.log2_lr, "interval": _ends(edge.interval)},
+        "loss_interval": None if found.loss_interval is None else ends(found.loss_interval),
+        "edge": {"verdict": edge.verdict, "log2_lr": edge.log2_lr, "interval": ends(edge.interval)},
         "sensitivity": [
-            {"octaves": octaves, "nats": _finite(cost.nats), "interval": _ends(cost.interval)}
+            {"octaves": octaves, "nats": _finite(cost.nats), "interval": ends(cost.interval)}
             for octaves, cost in one.sensitivity.costs
         ],
         "notes": list(found.notes),
@@ -576,11 +577,11 @@ def _path_json(path: PathAnswer, answers: Answers) -> dict[str, Any]:
         "along": path.along,
         "at": dict(path.others),
         "together": list(path.together),
-        "drift": {"slope": path.drift.slope, "interval": _ends(path.drift.interval), "no_drift": path.drift.no_drift},
-        "edge_drift": {"slope": path.edge_drift.slope, "interval": _ends(path.edge_drift.interval)},
+        "drift": {"slope": path.drift.slope, "interval": ends(path.drift.interval), "no_drift": path.drift.no_drift},
+        "edge_drift": {"slope": path.edge_drift.slope, "interval": ends(path.edge_drift.interval)},
         "base": path.base,
         "regrets": [
-            {"size": size, "nats": _finite(cost.nats), "interval": _ends(cost.interval)} for size, cost in path.regrets
+            {"size": size, "nats": _finite(cost.nats), "interval": ends(cost.interval)} for size, cost in path.regrets
         ],
         "notes": list(path.drift.notes),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import isfinite
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.fit import OfStore, Origin, nats, read_curves, span, store_curves, warn
+from nugpt.cli.fit import OfStore, Origin, ends, nats, read_curves, span, store_curves, warn
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
 from nugpt.cli.show import number, print_json, print_table
 
 if TYPE_CHECKING:
-    from nugpt.fit.curves import Answers, Measured, PathAnswer
+    from nugpt.fit.backtest import Backtest
+    from nugpt.fit.curves import Answers, PathAnswer
     from nugpt.fit.interval import Interval
     from nugpt.fit.recommend import Reach, Recommendation
     from nugpt.spec.parametrization import Parametrization
@@ -84,6 +85,8 @@ class Recommend:
     """Write what --emit gives to this file."""
     keep: bool = False
     """Keep the recipe in the store, where `nugpt report` finds it."""
+    backtest: bool = False
+    """Instead of a target: what smaller sizes would have said of each swept one, beside what was found there."""
     json: bool = False
     """Print JSON."""
 
@@ -104,6 +107,8 @@ class Recommend:
             from nugpt.store import Store
 
             Store(self.source).check_runs_here()
+        if self.backtest:
+            return self._backtest()
         found = self._from_store(self.source) if self.source is not None else self._from_lr()
         if self.tflops is not None:
             found.gpu_hours(self.tflops)  # refused before anything is printed
@@ -113,22 +118,46 @@ class Recommend:
         self._show(found)
         return 0
 
-    def _from_store(self, store: Path) -> Recommendation:
+    def _answers(self, store: Path) -> Answers:
+        """What the store's curves of this table say, those of all plans together."""
         from nugpt.fit.curves import answer
-        from nugpt.fit.recommend import choose_group, recommend
+        from nugpt.fit.measured import one_each
 
         if not store.is_dir():
             raise ValueError(f"{store} is no store: a recommendation needs the specs of its runs")
-        curves: dict[str, Measured] = {}
-        for one in store_curves(store, self.origin):
-            for curve in one.curves:
-                assert curve.spec is not None
-                # Plans may share curves: the one with the more points counts.
-                key = replace(curve.spec, lr=1.0, seed=0).hash
-                if key not in curves or len(curve.points) > len(curves[key].points):
-                    curves[key] = curve
-        of_table = [c for c in curves.values() if c.spec is not None and c.spec.table.name == self.parametrization]
-        answers = answer(of_table or list(curves.values()), self.level)
+        curves = one_each(curve for one in store_curves(store, self.origin) for curve in one.curves)
+        of_table = [c for c in curves if c.spec is not None and c.spec.table.name == self.parametrization]
+        return answer(of_table or curves, self.level)
+
+    def _backtest(self) -> int:
+        from nugpt.fit.backtest import backtest
+        from nugpt.fit.recommend import groups_of
+
+        if self.source is None:
+            raise ValueError("--backtest goes through the sizes of a store, but none is given with --from")
+        asked = {**vars(self.target), "emit": self.emit, "tflops": self.tflops, "keep": self.keep or None}
+        for name, value in asked.items():
+            if value is not None:
+                raise ValueError(f"{name} is given, but the targets of --backtest are the swept sizes: leave it out")
+        answers = self._answers(self.source)
+        groups = {answers.names[group]: backtest(answers, group) for group in groups_of(answers, self.parametrization)}
+        tested = {name: sizes for name, sizes in groups.items() if sizes}
+        if not tested:
+            raise ValueError(
+                f"no size of {', '.join(groups)} has an enclosed optimum and, below it, another that has one: "
+                "sweep more sizes"
+            )
+        if self.json:
+            print_json({"level": self.level, "groups": {name: backtest_facts(one) for name, one in tested.items()}})
+        else:
+            for name, sizes in tested.items():
+                _print_backtest(name, sizes)
+        return 0
+
+    def _from_store(self, store: Path) -> Recommendation:
+        from nugpt.fit.recommend import choose_group, recommend
+
+        answers = self._answers(store)
         group = choose_group(answers, self.parametrization)
         members = [one.curve.spec for one in answers.curves if one.curve.group == group]
         target = self._retargeted([spec for spec in members if spec is not None])
@@ -271,6 +300,59 @@ def _print(found: Recommendation, tflops: float | None) -> None:
     print(cost)
     if found.tuning_flops is not None:
         print(f"tuning   {found.tuning_flops:.3g} FLOPs, {found.tuning_flops / found.flops:.2%} of the target")
+
+
+def backtest_facts(tested: Sequence[Backtest]) -> dict[str, Any]:
+    """Every size and the sums as plain values; an end without a bound is null."""
+    from nugpt.fit.backtest import tally
+
+    rows = []
+    for one in tested:
+        best, said = one.found.optimum, one.said
+        assert said.interval is not None
+        rows.append(
+            {
+                "size": dict(one.found.curve.sizes),
+                "from": said.nearest,
+                "said": {"log2_lr": said.plain, "interval": ends(said.interval)},
+                "found": {"log2_lr": best.log2_lr, "interval": ends(best.interval)},
+                "off": one.off,
+                "agrees": one.agrees,
+                "recommended_log2_lr": said.log2_lr,
+                "paid": {"nats": one.paid.nats, "interval": ends(one.paid.interval)},
+                "expected": said.expected,
+            }
+        )
+    return {"sizes": rows, "tally": asdict(tally(tested))}
+
+
+def _print_backtest(name: str, tested: Sequence[Backtest]) -> None:
+    from nugpt.fit.backtest import tally
+
+    rows = []
+    for one in tested:
+        best, said = one.found.optimum, one.said
+        assert said.interval is not None
+        rows.append(
+            [
+                *(f"{size:g}" for size in one.found.curve.sizes.values()),
+                *(f"{said.plain:.2f}", span(said.interval)),
+                *(f"{best.log2_lr:.2f}", span(best.interval)),
+                f"{one.off:+.2f}",
+                "yes" if one.agrees else "no",
+                f"{said.log2_lr:.2f}",
+                nats(one.paid.nats),
+            ]
+        )
+    columns = ["d_model", "layers", "steps", "batch", "said", "interval", "found", "interval"]
+    columns += ["octaves off", "agree", "log2 η", "nats paid"]
+    title = f"{name}: the best log2 η as smaller sizes say it and as it was found; what their recommendation costs"
+    print_table(columns, rows, title=title, right=(0, 1, 2, 3, 4, 6, 8, 10, 11))
+    sums = tally(tested)
+    print(
+        f"{sums.agree} of {sums.sizes} agree within both {tested[0].said.level:.0%} intervals; paid {sums.paid:.4f} "
+        f"nats on average and {sums.most:.4f} at most, where {sums.expected:.4f} were expected"
+    )
 
 
 def _reach_row(reach: Reach) -> list[str]:

@@ -19,6 +19,7 @@ from nugpt.store.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from nugpt.report.answers import PlanAnswer
+    from nugpt.report.backtests import Tested
     from nugpt.report.readme import Shown
     from nugpt.report.results import Section
     from nugpt.report.source import PlanRuns
@@ -44,6 +45,7 @@ class Results:
 
 def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     """The page, its figures, and the README's part; what was there of them before is replaced."""
+    from nugpt.report.backtests import tested
     from nugpt.report.results import check_note, page
     from nugpt.report.source import note_path, read_note
     from nugpt.store import opened
@@ -56,10 +58,11 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     rebuild = _command("report", path, "-o", out, "--results", *(("--readme", readme) if readme else ()))
     rules = "[studies.md](studies.md)" if (out / "studies.md").is_file() else "`nugpt study list`"
     note = check_note(note_path(path, "index"), read_note(path, "index", problems), STUDIES)
-    made = page(sections, data, rebuild, rules, problems, note)
+    groups = tested(curve.measured for section in sections if section.found for curve in section.found.plan.curves)
+    made = page(sections, data, rebuild, rules, problems, note, groups)
     texts[out / PAGE] = f"{made}\n<!-- from {digest(path)} -->\n"
     if readme is not None:
-        texts[readme] = _readme(readme, sections, data, path, out, texts)
+        texts[readme] = _readme(readme, sections, data, path, out, texts, groups)
     kept = {file for file in texts if file.suffix == ".svg"}
     if readme is None:  # the README that shows them was not asked for, and stays as it is
         kept |= {out / FIGURES / name for name in HEADLINES.values()}
@@ -236,6 +239,7 @@ def _readme(
     path: Path,
     out: Path,
     texts: dict[Path, str],
+    groups: Tested,
 ) -> str:
     from nugpt.report.figures.headline import draw_headline, held_out_star, paths_over_width
     from nugpt.report.readme import HELD_OUT, answered, first_screen, replaced, width_study
@@ -257,7 +261,7 @@ def _readme(
             figures[ground] = _from(readme, file)
         commands = _shown(width, path)
     scale = scale_words(sections, data) if figures else ""
-    part = first_screen(sections, figures, commands, scale, _from(readme, out / PAGE))
+    part = first_screen(sections, figures, commands, scale, _from(readme, out / PAGE), groups)
     return replaced(readme.read_text(encoding="utf-8"), part, readme.name)
 
 

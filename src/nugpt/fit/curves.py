@@ -6,7 +6,7 @@ A path is a row of a group's curves along one axis. The same code serves a store
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nugpt.fit.curve import FINE
 from nugpt.fit.drift import Drift, drift
@@ -71,15 +71,23 @@ def answer(curves: Sequence[Measured], level: float = 0.90, bound: float = DRIFT
     ended = [curve for curve in curves if curve.points]
     noise = study_noise([curve.points for curve in ended])
     found = tuple(curve_answer(curve, level, noise) for curve in ended)
-    groups = [[one for one in found if one.curve.group == group] for group in by_group(ended)]
-    return Answers(
-        curves=found,
-        paths=tuple(path for members in groups for path in _paths(members, level, bound)),
-        laws=tuple(law for members in groups for law in _laws(members, level)),
-        names=group_names(curves),
-        noise=noise,
-        level=level,
-        left_out=tuple(curve for curve in curves if not curve.points),
+    left_out = tuple(curve for curve in curves if not curve.points)
+    return _together(Answers(found, (), (), group_names(curves), noise, level, left_out), bound)
+
+
+def among(answers: Answers, some: Sequence[CurveAnswer]) -> Answers:
+    """What some of the curves say alone, each as it was fitted: by the scatter of all."""
+    return _together(replace(answers, curves=tuple(some), left_out=()), DRIFT)
+
+
+def _together(found: Answers, bound: float) -> Answers:
+    """With the paths and laws of its curves."""
+    groups = by_group([one.curve for one in found.curves])
+    rows = [[one for one in found.curves if one.curve.group == group] for group in groups]
+    return replace(
+        found,
+        paths=tuple(path for members in rows for path in _paths(members, found.level, bound)),
+        laws=tuple(law for members in rows for law in _laws(members, found.level)),
     )
 
 

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from nugpt.fit.alignment import AlignmentRun
@@ -132,6 +132,18 @@ def apart(
         sets.setdefault((of, seen[at]), []).append(item)
         seen[at] += 1
     return sets
+
+
+def one_each(curves: Iterable[Measured]) -> list[Measured]:
+    """Curves of several plans, which may share some: of those with the same runs but for η and seed, the longest."""
+    found: dict[str, Measured] = {}
+    for curve in curves:
+        if curve.spec is None:
+            raise ValueError(f"curve {curve.name!r} has no spec: only runs of plans are told apart by theirs")
+        key = replace(curve.spec, lr=1.0, seed=0).hash
+        if key not in found or len(curve.points) > len(found[key].points):
+            found[key] = curve
+    return list(found.values())
 
 
 def by_group(curves: Sequence[Measured]) -> dict[str, list[Measured]]:

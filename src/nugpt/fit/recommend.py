@@ -80,17 +80,22 @@ class Recommendation:
 
 
 def choose_group(answers: Answers, table: str) -> str:
-    """The group of curves with this table, the table as it is built in before changed ones; several are named."""
-    groups = {one.curve.group: one.curve.spec for one in answers.curves if one.curve.spec is not None}
-    found = [group for group, spec in groups.items() if spec.table.name == table]
-    found = [group for group in found if _as_built_in(groups[group])] or found
-    if len(found) == 1:
-        return found[0]
-    if found:
+    """The one group of curves with this table; several are named."""
+    found = groups_of(answers, table)
+    if len(found) > 1:
         names = "; ".join(answers.names[group] for group in found)
         raise ValueError(f"table {table!r} has {len(found)} groups of curves ({names}): choose one plan with --plan")
-    tables = ", ".join(sorted({spec.table.name for spec in groups.values()})) or "no table"
-    raise ValueError(f"no ended run of table {table!r}, the store has {tables}")
+    return found[0]
+
+
+def groups_of(answers: Answers, table: str) -> list[str]:
+    """The groups of curves with this table, at least one; the table as it is built in before changed ones."""
+    groups = {one.curve.group: one.curve.spec for one in answers.curves if one.curve.spec is not None}
+    found = [group for group, spec in groups.items() if spec.table.name == table]
+    if not found:
+        tables = ", ".join(sorted({spec.table.name for spec in groups.values()})) or "no table"
+        raise ValueError(f"no ended run of table {table!r}, the store has {tables}")
+    return [group for group in found if _as_built_in(groups[group])] or found
 
 
 def _as_built_in(spec: RunSpec) -> bool:

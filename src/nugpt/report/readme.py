@@ -11,6 +11,7 @@ from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate
 from nugpt.report.answers import Judged
+from nugpt.report.backtests import Tested, line
 from nugpt.report.results import (
     COMPLETE,
     NOT_RUN,
@@ -28,7 +29,12 @@ from nugpt.spec.study_rules import SYMBOLS, bounds
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 WIDTH, HELD_OUT = "width-fixed-steps", "held-out"
-AXES = {"axis heads": "over width", "axis layers": "over depth", "axis steps": "over length", "axis all": "over all three"}
+AXES = {
+    "axis heads": "over width",
+    "axis layers": "over depth",
+    "axis steps": "over length",
+    "axis all": "over all three",
+}
 BASELINES = ("against-llama", "against-llama-clipped", "against-llama-warmup")
 NOTHING = (
     "This repository has not yet reproduced the paper's measurements; [docs/paper-map.md](docs/paper-map.md) says what "
@@ -75,7 +81,12 @@ def _scale(section: Section) -> str:
 
 
 def first_screen(
-    sections: Sequence[Section], figures: Mapping[str, str], commands: Sequence[Shown], scale: str, page: str
+    sections: Sequence[Section],
+    figures: Mapping[str, str],
+    commands: Sequence[Shown],
+    scale: str,
+    page: str,
+    groups: Tested = (),
 ) -> str:
     """What stands between the markers; a plain sentence while the width study has too little to say for a figure."""
     width = width_study(sections)
@@ -86,8 +97,7 @@ def first_screen(
         )
         return so_far if runs else NOTHING
     parts = [_figure(width, figures), _caption(sections, width, page)]
-    if (line := _loss_line(sections)) is not None:
-        parts.append(line)
+    parts += [told for told in (_loss_line(sections), line(groups, page)) if told is not None]
     parts += [_command(one) for one in commands]
     parts.append(f"{scale} All of it, study by study: [{page}]({page}).")
     return "\n\n".join(parts)

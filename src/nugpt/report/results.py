@@ -20,6 +20,7 @@ from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate, caveat, judge
 from nugpt.report.answers import Judged, PlanAnswer, has_grid
+from nugpt.report.backtests import EACH, SUMMED, TOLD, Tested, size_rows, summary_rows
 from nugpt.report.layout import label_text, varying
 from nugpt.report.measured import alignment_groups
 from nugpt.report.sections import OPEN
@@ -100,6 +101,7 @@ def page(
     rules: str = "`nugpt study list`",
     problems: Sequence[str] = (),
     note: str = "",
+    groups: Tested = (),
 ) -> str:
     """The whole page; `rebuild` is the command that writes it, `rules` where a reader finds what was asked."""
     parts = [
@@ -108,7 +110,7 @@ def page(
         *(f"**Could not be read:** {one}" for one in problems),
     ]
     tokens = {one["content_hash"]: facts["tokens"] for one in data if (facts := one.get("facts"))}
-    parts += [_glance(sections), *(_section(section, tokens) for section in sections)]
+    parts += [_glance(sections), *_backtests(groups), *(_section(section, tokens) for section in sections)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -288,6 +290,13 @@ def _digits(interval: Interval) -> int:
     """After the point: as many as show the interval's width to two digits, but two or three."""
     width = interval.high - interval.low
     return min(3, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 2
+
+
+def _backtests(groups: Tested) -> list[str]:
+    if not groups:
+        return []
+    each = _folded("Size by size, `log₂ η` being what is recommended:", list(EACH), size_rows(groups))
+    return [f"## Recommendations, tested\n\n{TOLD}\n\n{table(SUMMED, summary_rows(groups))}\n\n{each}"]
 
 
 # ── a study ──

@@ -1,0 +1,85 @@
+"""What `recommend` would have said of each swept size from the sizes below it, beside what was found there.
+
+A size lies below another where no axis is larger and one is smaller. The recommendation is made from those alone; only
+how much runs scatter is known from all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nugpt.fit.curves import Answers, CurveAnswer, among
+from nugpt.fit.recommend import Recommendation, recommend
+from nugpt.fit.regret import Cost, regret_at
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """One swept size, what smaller ones said of it, and what heeding them would have cost."""
+
+    found: CurveAnswer
+    said: Recommendation
+    paid: Cost  # of the recommended η, by the size's own curve
+
+    @property
+    def off(self) -> float:
+        """Octaves from the optimum that was said to the one that was found."""
+        assert self.found.optimum.log2_lr is not None
+        return self.found.optimum.log2_lr - self.said.plain
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two optima are no farther apart than their intervals reach, as independent errors add up."""
+        at, found, said = self.found.optimum.log2_lr, self.found.optimum.interval, self.said.interval
+        assert at is not None
+        assert said is not None
+        if self.off > 0:
+            return self.off <= math.hypot(said.high - self.said.plain, at - found.low)
+        return -self.off <= math.hypot(self.said.plain - said.low, found.high - at)
+
+
+def backtest(answers: Answers, group: str) -> tuple[Backtest, ...]:
+    """Every size of a group that has an optimum and, below it, another that has one; from small to large."""
+    members = [one for one in answers.curves if one.curve.group == group]
+    tested = []
+    for one in sorted(members, key=lambda one: tuple(one.curve.sizes.values())):
+        below = [other for other in members if _below(other, one)]
+        spec, known = one.curve.spec, [other for other in below if other.optimum.log2_lr is not None]
+        if spec is None or one.optimum.log2_lr is None or not known:
+            continue
+        said = recommend(among(answers, below), group, spec, answers.level, force=True)
+        tested.append(Backtest(one, said, regret_at(one.optimum, said.log2_lr, answers.level)))
+    return tuple(tested)
+
+
+def _below(one: CurveAnswer, other: CurveAnswer) -> bool:
+    ratios = [one.curve.sizes[axis] / size for axis, size in other.curve.sizes.items()]
+    return max(ratios) <= 1 and min(ratios) < 1
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What several of them come to; they share runs, and are no independent trials."""
+
+    sizes: int
+    agree: int
+    off: float  # octaves, the mean of the distances
+    paid: float  # nats, mean
+    most: float  # nats
+    expected: float  # nats that the recommendations themselves expected, mean
+
+
+def tally(tested: Sequence[Backtest]) -> Tally:
+    """Of one size or more."""
+    paid = [one.paid.nats for one in tested if one.paid.nats is not None]
+    n = len(tested)
+    return Tally(
+        sizes=n,
+        agree=sum(one.agrees for one in tested),
+        off=sum(abs(one.off) for one in tested) / n,
+        paid=sum(paid) / len(paid),
+        most=max(paid),
+        expected=sum(one.said.expected or 0.0 for one in tested) / n,
+    )

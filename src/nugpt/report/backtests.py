@@ -1,0 +1,87 @@
+"""On the results page: what `nugpt recommend` says of each swept size from smaller ones, beside what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nugpt.fit.backtest import Backtest, backtest, tally
+from nugpt.fit.curves import answer
+from nugpt.fit.measured import Measured, one_each
+from nugpt.fit.recommend import groups_of
+from nugpt.report.words import NAMES, between, counted, number, printed
+
+TOLD = (
+    "For every swept size that has smaller ones (no axis larger, one smaller): what `nugpt recommend` says from those "
+    "alone (`--backtest` prints it), and what its learning rate costs by the curve of the size itself. The two optima "
+    "agree where they are no farther apart than their 90 % intervals, added as independent errors; of a recommender "
+    "whose intervals are right nine in ten would. Sizes share runs and seeds, so that they are no independent trials. "
+    "Curves of all studies together; of a table, those without changes to it."
+)
+SUMMED = ("table", "sizes", "agree", "octaves off, mean", "nats paid, mean", "nats paid, most", "nats expected, mean")
+EACH = ("table", "size", "best log₂ η said (90 % interval)", "found (90 % interval)", "agree", "log₂ η", "nats paid")
+
+
+Tested = Sequence[tuple[str, tuple[Backtest, ...]]]  # groups of curves by name
+
+
+def tested(curves: Iterable[Measured]) -> Tested:
+    """Each group of curves by its name, with the sizes that others lie below, as the command takes them by table."""
+    by_table: dict[str, list[Measured]] = {}
+    for curve in one_each(curves):
+        if curve.spec is not None and curve.points:
+            by_table.setdefault(curve.spec.table.name, []).append(curve)
+    made = []
+    for table, members in by_table.items():
+        found = answer(members)
+        made += [(found.names[group], backtest(found, group)) for group in groups_of(found, table)]
+    return [(name, sizes) for name, sizes in made if sizes]
+
+
+def line(groups: Tested, page: str) -> str | None:
+    """For the README: what the recommendations would have cost, by table."""
+    told = []
+    for table in ("nugpt", "ngpt"):
+        specs = ((one, one.found.curve.spec) for _, sizes in groups for one in sizes)
+        mine = [one for one, spec in specs if spec is not None and spec.table.name == table]
+        if not mine:
+            return None
+        sums = tally(mine)
+        told.append(
+            f"{NAMES[table]} {number(sums.paid, 3)} nats on average over {counted(sums.sizes, 'size')} "
+            f"({number(sums.most, 3)} at most)"
+        )
+    return (
+        "What `nugpt recommend` says of each swept size from the smaller ones alone would have cost "
+        f"{told[0]}, {told[1]}: [recommendations, tested]({page}#recommendations-tested)."
+    )
+
+
+def summary_rows(groups: Tested) -> list[list[str]]:
+    """A row for each group."""
+    rows = []
+    for name, sizes in groups:
+        sums = tally(sizes)
+        nats = [number(value, 3) for value in (sums.paid, sums.most, sums.expected)]
+        rows.append([printed(name), str(sums.sizes), str(sums.agree), number(sums.off), *nats])
+    return rows
+
+
+def size_rows(groups: Tested) -> list[list[str]]:
+    """A row for each size."""
+    rows = []
+    for name, sizes in groups:
+        for one in sizes:
+            at, said, best = one.found.curve.sizes, one.said, one.found.optimum
+            assert said.interval is not None
+            rows.append(
+                [
+                    printed(name),
+                    f"d_model {at['width']:g}, {at['layers']:g} layers, {at['steps']:,.0f} steps",
+                    f"{number(said.plain)} ({between(said.interval)})",
+                    f"{number(best.log2_lr)} ({between(best.interval)})",
+                    "yes" if one.agrees else "no",
+                    number(said.log2_lr),
+                    number(one.paid.nats, 3),
+                ]
+            )
+    return rows
