@@ -168,19 +168,35 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     assert "old words" not in made.readme
     moves = (
         r"From d_model 96 to 384 \(scale `lab`\) nGPT's best learning rate falls by 0\.50 octaves per doubling of "
-        r"width \(90 % interval 0\.\d\d to 0\.\d\d\)\. νGPT's moves by 0\.00 \(−0\.\d\d to 0\.\d\d\)\. "
+        r"width \(90 % interval 0\.\d\d to 0\.\d\d\)\. νGPT's moves by 0\.00 \(−0\.\d\d to 0\.\d\d\)\."
     )
-    rules = r"By rules fixed before the runs \(90% interval at most −0\.1; 90% interval from −0\.1 to 0\.1\) "
-    assert re.search(rf"\n{moves}{rules}both of the paper's claims hold\. ", made.readme)
+    assert re.search(
+        rf"\n{moves}\n\nBy rules fixed before the runs, each number with a verdict of its own\. ", made.readme
+    )
+    rows = [line.strip("| ").split(" | ") for line in made.readme.splitlines() if re.match(r"\| (\[|the same)", line)]
+    width = "docs/results.md#width-fixed-steps-at-lab"
+    assert [row[0] for row in rows[:2]] == [
+        f"[nGPT's best learning rate does not transfer over width: it falls]({width}) (scale `lab`)",
+        f"[νGPT's best learning rate transfers over width]({width}) (scale `lab`)",
+    ]
+    assert re.fullmatch(r"−0\.50 \(−0\.\d+ to −0\.\d+\) octaves per doubling", rows[0][1])
+    assert [row[2:] for row in rows[:2]] == [["at most −0.1", "**holds**"], ["from −0.1 to 0.1", "**holds**"]]
+    assert [row[0].rsplit(", ")[-1] for row in rows[2:6]] == [
+        "over width",
+        "over depth",
+        "over length",
+        "over all three",
+    ]
+    assert "a quarter octave of the best learning rate found](docs/results.md#held-out-at-tiny) (scale" in rows[2][0]
+    assert {row[2] for row in rows[2:6]} == {"from −0.25 to 0.25"}
     first = "We take it that `alignment_val_l12h28` agrees."  # of the note, whose link leads nowhere from here
-    assert f" {first} More stands [beside its numbers](docs/results.md#width-fixed-steps). " in made.readme
+    assert f"\n{first} More stands [beside its numbers]({width}).\n" in made.readme
     assert "Nobody knows why" not in made.readme
-    apart = ", over width: .*; over depth: .*; over length: .*; over all three: .*, octaves with 90 % intervals"
-    assert re.search(rf" Held out: νGPT's prediction lies within a quarter octave .* — \*\*.*\*\*{apart}", made.readme)
+    assert "of the baseline with clipped gradients, at equal FLOPs](" in rows[6][0], "which comes nearest"
+    assert re.fullmatch(r"−0\.03\d* \(.*\) nats", rows[6][1])
+    assert rows[6][0].endswith(", d_model 48")
+    assert all(row[0].startswith("the same, d_model ") for row in rows[7:])
     assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme
-    assert made.readme.count("nats of νGPT's loss less the tuned plain transformer's") == 1
-    nearest = r"no worse than that of the baseline with clipped gradients, at equal FLOPs — .*, d_model 48: −0\.03 "
-    assert re.search(nearest, made.readme)
     assert f"{len(made.plan.specs())} runs, 9.0 GPU-minutes, starts not counted." in made.readme
     for ground in ("light", "dark"):
         tree = ElementTree.parse(made.folder / f"docs/figures/results/headline-{ground}.svg")
@@ -283,8 +299,8 @@ def test_what_the_width_study_says_so_far_is_shown_as_such(tmp_path: Path) -> No
     (store.run(min(made.specs(), key=lambda spec: spec.lr)).path / "record.json").unlink()
     there = len(list(store.root.glob("*/record.json")))
     readme = written(store, tmp_path)
-    assert "to 0.1), so far, both of the paper's claims hold." in readme
-    assert f"The study is not complete: {there} of {there + 1} runs have ended." in readme
+    assert readme.count("**not complete (so far: holds)** |") == 2
+    assert f"The study of width is not complete: {there} of {there + 1} runs have ended." in readme
     assert re.search(r'alt="The best .* nGPT\'s best learning rate falls by .* νGPT\'s moves by ', readme)  # unseen
     assert f"{there} runs, {there * WALL_S / REPLICAS / 60:.1f} GPU-minutes so far, starts not counted." in readme
     assert len(list((tmp_path / "docs").rglob("headline*"))) == 2
@@ -297,7 +313,7 @@ def test_a_width_study_whose_curves_call_for_more_says_that_and_no_count(tmp_pat
     for spec in made.specs():  # the first grid, which is to be refined
         write_run(store, spec)
     readme = written(store, tmp_path)
-    assert "The study is not complete: its curves call for more points." in readme
+    assert "The study of width is not complete: its curves call for more points." in readme
     assert "runs have ended" not in readme
 
 

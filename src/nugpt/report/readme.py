@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
-from nugpt.fit.verdict import Estimate
+from nugpt.fit.verdict import Estimate, judge
 from nugpt.report.answers import Judged
 from nugpt.report.backtests import Tested, line
 from nugpt.report.results import (
@@ -17,15 +16,17 @@ from nugpt.report.results import (
     NOT_RUN,
     USUAL,
     Section,
-    estimates,
+    anchor,
+    estimate,
     minutes,
     minutes_word,
+    table,
     verdict_words,
     what_is_left,
 )
 from nugpt.report.words import between, number, without_links
 from nugpt.spec.scales import SCALES
-from nugpt.spec.study_rules import SYMBOLS, bounds
+from nugpt.spec.study_rules import allowed
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 WIDTH, HELD_OUT = "width-fixed-steps", "held-out"
@@ -34,6 +35,12 @@ AXES = {
     "axis layers": "over depth",
     "axis steps": "over length",
     "axis all": "over all three",
+}
+UNITS = {
+    "drift": "octaves per doubling",
+    "no-drift": "octaves per doubling",
+    "prediction": "octaves",
+    "loss-not-worse": "nats",
 }
 BASELINES = ("against-llama", "against-llama-clipped", "against-llama-warmup")
 NOTHING = (
@@ -96,8 +103,8 @@ def first_screen(
             f"So far {len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}: [{page}]({page}) has what they say."
         )
         return so_far if runs else NOTHING
-    parts = [_figure(width, figures), _caption(sections, width, page)]
-    parts += [told for told in (_loss_line(sections), line(groups, page)) if told is not None]
+    parts = [_figure(width, figures), _moves(width), _verdicts(sections, width, page)]
+    parts += [told for told in (_caveats(width, page), line(groups, page)) if told]
     parts += [_command(one) for one in commands]
     parts.append(f"{scale} All of it, study by study: [{page}]({page}).")
     return "\n\n".join(parts)
@@ -113,17 +120,43 @@ def _figure(width: Section, figures: Mapping[str, str]) -> str:
     )
 
 
-def _caption(sections: Sequence[Section], width: Section, page: str) -> str:
-    told = [_moves(width), _answers(width)]
-    if width.note:
-        told.append(f"{_first_sentence(width.note)} More stands [beside its numbers]({page}#{width.study.id}).")
-    if width.state != COMPLETE:
-        told.append(f"The study is not complete: {what_is_left(width)}.")
-    held_out = answered(sections, HELD_OUT)
+def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
+    """A row for each number that a rule judges: both slopes, the predictions held out, the loss beside the baseline."""
+    assert width.found is not None
+    asked = [(width, one) for one in width.found.judged[:2]]
+    words = ["An octave is a factor of two of the learning rate"]
+    held_out, baseline = answered(sections, HELD_OUT), _baseline(sections)
     if held_out is not None and held_out.found is not None:
-        one = next(j for j in held_out.found.judged if j.claim.rule.kind == "prediction")
-        said = f"{_said(held_out, one, AXES)}, octaves with 90 % intervals{_scale(held_out)}"
-        told.append(f"Held out: {said} ([more]({page}#{held_out.study.id})).")
+        asked += [(held_out, one) for one in held_out.found.judged if one.claim.rule.kind == "prediction"]
+        words.append("a prediction is made from smaller sizes alone")
+    if baseline is not None:
+        asked.append(baseline)
+        words.append("the baseline is a plain pre-norm transformer, tuned as well")
+    columns = ["claim", "measured, with its 90 % interval", "what its rule allows", "verdict"]
+    told = f"By rules fixed before the runs, each number with a verdict of its own. {'; '.join(words)}."
+    return f"{told}\n\n{table(columns, [row for section, one in asked for row in _rows(section, one, page)])}"
+
+
+def _rows(section: Section, one: Judged, page: str) -> list[list[str]]:
+    """Of one claim: a row for each place, judged by itself."""
+    rule, rows = one.claim.rule, []
+    claim = f"[{one.claim.text.rstrip('.')}]({page}#{anchor(section)}){_scale(section)}"
+    for each in one.verdict.estimates:
+        alone = replace(one, verdict=judge(rule, (replace(each, where=""),)))
+        where = f", {AXES.get(each.where, each.where)}" if each.where else ""
+        unit = f" {UNITS[rule.kind]}" if each.value is not None else ""
+        answer = f"**{verdict_words(section, alone)}**"
+        rows.append([f"{'the same' if rows else claim}{where}", f"{estimate(alone)}{unit}", allowed(rule), answer])
+    return rows
+
+
+def _caveats(width: Section, page: str) -> str:
+    """What must be known beside the verdicts on the figure."""
+    told = []
+    if width.note:
+        told.append(f"{_first_sentence(width.note)} More stands [beside its numbers]({page}#{anchor(width)}).")
+    if width.state != COMPLETE:
+        told.append(f"The study of width is not complete: {what_is_left(width)}.")
     return " ".join(told)
 
 
@@ -150,46 +183,20 @@ def _slope(estimates: Sequence[Estimate], unit: str = "", bracket: str = "") -> 
     return f"moves by {number(value)}{unit} ({bracket}{between(estimates[0].interval)})"
 
 
-def _answers(width: Section) -> str:
-    """The verdicts on the two, and what they are by."""
-    assert width.found is not None
-    judged = width.found.judged[:2]
-    rules = "; ".join(bounds(one.claim.rule) for one in judged)
-    first, second = (one.verdict.answer for one in judged)
-    words = {HOLDS: "holds", FAILS: "does not hold", UNDECIDED: "is not decided here"}
-    so_far = "" if width.state == COMPLETE else ", so far,"
-    if first == second:
-        both = {HOLDS: "both of the paper's claims hold", FAILS: "neither of the paper's claims holds"}
-        said = both.get(str(first), "neither of the paper's claims is decided here")
-    else:
-        said = (
-            f"the paper's claim that nGPT's falls {words.get(str(first), first)}, and that νGPT's stays "
-            f"{words.get(str(second), second)}"
-        )
-    return f"By rules fixed before the runs ({rules}){so_far} {said}."
-
-
 def _first_sentence(note: str) -> str:
     """What its reader must know before all, so that it is said beside the verdict here too."""
     return re.split(r"(?<=[.!?])\s", without_links(note), maxsplit=1)[0]
 
 
-def _said(section: Section, one: Judged, names: Mapping[str, str] = SYMBOLS) -> str:
-    return f"{one.claim.text.rstrip('.')} — **{verdict_words(section, one)}**, {estimates(one, names)}"
-
-
-def _loss_line(sections: Sequence[Section]) -> str | None:
-    """Against the plain transformer that comes nearest: whoever tunes one would have that."""
+def _baseline(sections: Sequence[Section]) -> tuple[Section, Judged] | None:
+    """νGPT's loss against the plain transformer that comes nearest: whoever tunes one would have that."""
 
     def nearest(said: tuple[Section, Judged]) -> float:
         return max((e.value for e in said[1].verdict.estimates if e.value is not None), default=-math.inf)
 
     complete = (answered(sections, id) for id in BASELINES)
     said = [(s, s.found.judged[0]) for s in complete if s is not None and s.found is not None]
-    if not said:
-        return None
-    found, one = max(said, key=nearest)
-    return f"{_said(found, one)}, nats of νGPT's loss less the tuned plain transformer's{_scale(found)}."
+    return max(said, key=nearest, default=None)
 
 
 def _command(one: Shown) -> str:

@@ -86,9 +86,12 @@ def describe(rule: Rule) -> str:
 
 def bounds(rule: Rule) -> str:
     """What the interval must keep, in words."""
+    return f"{rule.level:.0%} interval {allowed(rule)}" if rule.decides else f"{rule.level:.0%} interval, no verdict"
+
+
+def allowed(rule: Rule) -> str:
+    """Where the interval of a claim that holds lies."""
     low, high = ("" if end is None else f"{end:.3g}".replace("-", "−") for end in (rule.low, rule.high))
     if low and high:
-        return f"{rule.level:.0%} interval from {low} to {high}"
-    if low:
-        return f"{rule.level:.0%} interval at least {low}"
-    return f"{rule.level:.0%} interval at most {high}" if high else f"{rule.level:.0%} interval, no verdict"
+        return f"from {low} to {high}"
+    return f"at least {low}" if low else f"at most {high}"
