@@ -139,7 +139,8 @@ def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
 
 def _rows(section: Section, one: Judged, page: str) -> list[list[str]]:
     """Of one claim: a row for each place, judged by itself."""
-    rule, rows = one.claim.rule, []
+    rule = one.claim.rule
+    rows: list[list[str]] = []
     claim = f"[{one.claim.text.rstrip('.')}]({page}#{anchor(section)}){_scale(section)}"
     for each in one.verdict.estimates:
         alone = replace(one, verdict=judge(rule, (replace(each, where=""),)))
