@@ -170,10 +170,14 @@ def test_smaller_sizes_are_held_against_larger_ones(store: Path, capsys: pytest.
     assert main(["recommend", "--from", str(store), "--backtest", "--parametrization", "ngpt"]) == 0
     shown = capsys.readouterr().out
     first, second = (line.split() for line in shown.splitlines() if line.split()[:1] in (["48"], ["96"]))
-    # As planted, octaves off; before it stand the size's four numbers and twice an optimum and its interval's three.
-    assert float(first[12]) == pytest.approx(-0.5, abs=0.1)
-    assert (first[13], second[13]) == ("no", "no")
-    assert "0 of 2 agree within both 90% intervals; paid 0." in shown
+    # Octaves off, as planted, less what νGPT's exponents say of nGPT; before it stand the size's four numbers and twice
+    # an optimum and its interval's three.
+    assert float(first[12]) == pytest.approx(-0.5 + 0.625, abs=0.1)
+    assert (first[13], second[13]) == ("yes", "yes")
+    paid, kept = (float(word) for word in first[15:17])
+    assert kept > 4 * paid, "half an octave costs more than an eighth"
+    assert "2 of 2 agree within both 90% intervals; paid 0." in shown
+    assert "keeping the best η of the nearest smaller size would have cost 0." in shown
 
 
 def test_one_size_has_none_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ def test_where_nothing_drifts_smaller_sizes_are_right_and_cost_next_to_nothing()
         assert one.said.plain == pytest.approx(-7.0, abs=0.25)
         assert one.paid.nats is not None
         assert one.paid.nats < 0.01
+        assert one.kept.nats == pytest.approx(one.paid.nats, abs=0.005)
 
 
 def test_a_drift_that_two_sizes_cannot_show_is_missed_by_it_and_costs_what_the_curve_says() -> None:
@@ -41,6 +42,9 @@ def test_a_drift_that_two_sizes_cannot_show_is_missed_by_it_and_costs_what_the_c
     assert second.off == pytest.approx(-0.8, abs=0.25)
     assert second.paid.nats == pytest.approx(float(shape(np.asarray(second.said.log2_lr + 7.8))), rel=0.4)
     assert third.off == pytest.approx(-0.8, abs=0.35), "a slope of two sizes counts as none"
+    assert second.said.nearest_log2_lr == pytest.approx(-7.0, abs=0.25)
+    off = second.said.nearest_log2_lr + 7.8
+    assert second.kept.nats == pytest.approx(float(shape(np.asarray(off))), rel=0.4), "of the first size's own best"
 
 
 def test_a_recommendation_rests_on_what_lies_below_alone() -> None:
@@ -91,5 +95,6 @@ def test_sums_are_those_of_the_rows() -> None:
     assert (sums.sizes, sums.agree) == (2, sum(one.agrees for one in sizes))
     assert sums.paid == pytest.approx(np.mean(paid))
     assert sums.most == max(paid)
+    assert sums.kept == pytest.approx(np.mean([one.kept.nats for one in sizes]))
     assert sums.off == pytest.approx(np.mean([abs(one.off) for one in sizes]))
     assert sums.expected == pytest.approx(np.mean([one.said.expected for one in sizes]))

@@ -177,6 +177,44 @@ def test_a_drift_that_is_shown_is_followed_and_named() -> None:
     assert any("drifts along width" in warning for warning in got.warnings)
 
 
+def test_one_size_of_another_table_is_carried_on_by_what_its_exponents_lack() -> None:
+    rng = np.random.default_rng(7)
+    points = sweep(rng, "exponential", 3, 0.5, 0.004, optimum=-7.0).points
+    found = answer([curve_of(make_spec(table=load_table("ngpt")), points)])
+    (one,) = found.curves
+    assert one.optimum.log2_lr is not None
+    target = retarget(make_spec(table=load_table("ngpt")), 400, n_heads=8)
+    got = recommend(found, choose_group(found, "ngpt"), target)
+    # Two octaves of width at −5/8, two of iterations at −1/3.
+    assert got.nearest_log2_lr == one.optimum.log2_lr
+    assert got.plain == pytest.approx(one.optimum.log2_lr - 2 * 5 / 8 - 2 / 3, abs=1e-9)
+    told = [w for w in got.warnings if "go otherwise" in w]
+    assert ["width" in told[0], "-0.62 ± 0.12" in told[0], "steps" in told[1], "-0.33 ± 0.10" in told[1]] == [True] * 4
+    assert len(told) == 2
+    ours = answer([curve_of(make_spec(), points)])
+    kept = recommend(ours, choose_group(ours, "nugpt"), retarget(make_spec(), 400, n_heads=8))
+    assert kept.plain == kept.nearest_log2_lr
+    assert not any("go otherwise" in w for w in kept.warnings)
+
+
+def test_an_undecided_slope_is_drawn_towards_what_the_table_is_expected_to_do() -> None:
+    """Three widths of CompleteP, optima half an octave apart in noise: their slope and the expected 0 ± 0.18 meet."""
+    rng = np.random.default_rng(11)
+    sweeps = study(rng, "exponential", 2, np.array([-7.0, -6.9, -6.8]), same_shape=True, spacing=0.5)
+    table = load_table("completep")
+    found = answer([curve_of(make_spec(h, table=table), s.points) for h, s in zip(HEADS, sweeps, strict=True)])
+    (path,) = found.paths
+    assert path.drift.slope is not None
+    assert path.drift.no_drift != "does not hold"
+    got = recommend(found, choose_group(found, "completep"), retarget(make_spec(table=table), 100, n_heads=16))
+    width = next(reach for reach in got.reaches if reach.axis == "width")
+    own = path.drift.interval.width / (2 * 1.6448536269514722)
+    doubt = math.hypot(0.1, 0.5 / math.sqrt(12))
+    # The mean of two normal numbers of the same thing, each weighing by its precision.
+    assert width.slope == pytest.approx((path.drift.slope / own**2) / (1 / own**2 + 1 / doubt**2), rel=1e-6)
+    assert width.deviation == pytest.approx((1 / own**2 + 1 / doubt**2) ** -0.5, rel=1e-6)
+
+
 def test_what_was_swept_at_one_size_only_is_warned_of(answers: Answers) -> None:
     got = recommended(answers, heads=4, steps=400, n_layers=4)
     assert [w.split()[0] for w in got.warnings] == ["layers", "steps"]

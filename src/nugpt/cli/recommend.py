@@ -320,6 +320,11 @@ def backtest_facts(tested: Sequence[Backtest]) -> dict[str, Any]:
                 "agrees": one.agrees,
                 "recommended_log2_lr": said.log2_lr,
                 "paid": {"nats": one.paid.nats, "interval": ends(one.paid.interval)},
+                "kept": {
+                    "log2_lr": said.nearest_log2_lr,
+                    "nats": one.kept.nats,
+                    "interval": ends(one.kept.interval),
+                },
                 "expected": said.expected,
             }
         )
@@ -342,16 +347,18 @@ def _print_backtest(name: str, tested: Sequence[Backtest]) -> None:
                 "yes" if one.agrees else "no",
                 f"{said.log2_lr:.2f}",
                 nats(one.paid.nats),
+                nats(one.kept.nats),
             ]
         )
     columns = ["d_model", "layers", "steps", "batch", "said", "interval", "found", "interval"]
-    columns += ["octaves off", "agree", "log2 η", "nats paid"]
+    columns += ["octaves off", "agree", "log2 η", "nats paid", "η kept"]
     title = f"{name}: the best log2 η as smaller sizes say it and as it was found; what their recommendation costs"
-    print_table(columns, rows, title=title, right=(0, 1, 2, 3, 4, 6, 8, 10, 11))
+    print_table(columns, rows, title=title, right=(0, 1, 2, 3, 4, 6, 8, 10, 11, 12))
     sums = tally(tested)
     print(
         f"{sums.agree} of {sums.sizes} agree within both {tested[0].said.level:.0%} intervals; paid {sums.paid:.4f} "
-        f"nats on average and {sums.most:.4f} at most, where {sums.expected:.4f} were expected"
+        f"nats on average and {sums.most:.4f} at most, where {sums.expected:.4f} were expected; "
+        f"keeping the best η of the nearest smaller size would have cost {sums.kept:.4f} on average"
     )
 
 

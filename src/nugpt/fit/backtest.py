@@ -22,6 +22,7 @@ class Backtest:
     found: CurveAnswer
     said: Recommendation
     paid: Cost  # of the recommended η, by the size's own curve
+    kept: Cost  # the same of the nearest smaller size's best η, kept as it is
 
     @property
     def off(self) -> float:
@@ -50,7 +51,8 @@ def backtest(answers: Answers, group: str) -> tuple[Backtest, ...]:
         if spec is None or one.optimum.log2_lr is None or not known:
             continue
         said = recommend(among(answers, below), group, spec, answers.level, force=True)
-        tested.append(Backtest(one, said, regret_at(one.optimum, said.log2_lr, answers.level)))
+        paid, kept = (regret_at(one.optimum, at, answers.level) for at in (said.log2_lr, said.nearest_log2_lr))
+        tested.append(Backtest(one, said, paid, kept))
     return tuple(tested)
 
 
@@ -69,11 +71,13 @@ class Tally:
     paid: float  # nats, mean
     most: float  # nats
     expected: float  # nats that the recommendations themselves expected, mean
+    kept: float  # nats, mean, had the nearest smaller size's best η been kept
 
 
 def tally(tested: Sequence[Backtest]) -> Tally:
     """Of one size or more."""
     paid = [one.paid.nats for one in tested if one.paid.nats is not None]
+    kept = [one.kept.nats for one in tested if one.kept.nats is not None]
     n = len(tested)
     return Tally(
         sizes=n,
@@ -82,4 +86,5 @@ def tally(tested: Sequence[Backtest]) -> Tally:
         paid=sum(paid) / len(paid),
         most=max(paid),
         expected=sum(one.said.expected or 0.0 for one in tested) / n,
+        kept=sum(kept) / len(kept),
     )

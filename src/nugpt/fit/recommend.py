@@ -1,7 +1,7 @@
 """From swept sizes to a target: the η that costs least in expectation, what it rests on, and how far it is carried.
 
 The nearest swept size lends its curve. Its optimum is carried over, as the table says, and its uncertainty grows with
-each octave of the way: by the store's own slope along that axis where it has one, else by the bound of "no drift".
+each octave of the way: by the store's own slope along that axis where it has one, else by what the table alone says.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from scipy import special  # scipy.stats would take most of a second to import
 from nugpt.fit.curve import Shapes
 from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer
 from nugpt.fit.drift import FAILS
+from nugpt.fit.expected import expected_slope
 from nugpt.fit.interval import Array, Interval, central
 from nugpt.fit.measured import sizes_of
 from nugpt.fit.regret import MOST, Cost
 from nugpt.spec.model import total_parameters
-from nugpt.spec.parametrization import TABLES
+from nugpt.spec.parametrization import TABLES, Parametrization
 from nugpt.spec.plan import lr_at
 from nugpt.spec.recipe import recipe_of
 from nugpt.spec.run import RunSpec, run_flops
@@ -59,7 +60,8 @@ class Recommendation:
 
     run: RunSpec  # complete, the recommended η in place
     log2_lr: float  # least expected cost
-    plain: float  # the nearest size's optimum, carried over
+    nearest_log2_lr: float  # the nearest size's optimum
+    plain: float  # that, carried over
     interval: Interval | None  # of the target's best log2 η; none without a sweep
     level: float
     expected: float | None  # nats that the recommended η is expected to cost at the target
@@ -152,6 +154,7 @@ def recommend(
     return Recommendation(
         run=replace(target, lr=lr_at(best)),
         log2_lr=best,
+        nearest_log2_lr=nearest.optimum.log2_lr,
         plain=plain,
         interval=central(drawn.x + moved, level),
         level=level,
@@ -175,10 +178,12 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
         for axis, at in base.items()
     )
     _refuse_beyond(reaches, force)
+    words = ("no sweep: the learning rate is taken as given, and nothing says how sure it is",)
     at = math.log2(target.lr)
     return Recommendation(
         run=target,
         log2_lr=at,
+        nearest_log2_lr=at,
         plain=at,
         interval=None,
         level=0.90,
@@ -187,7 +192,7 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
         costs=(),
         reaches=reaches,
         nearest="the base, by the learning rate that was given",
-        warnings=("no sweep: the learning rate is taken as given, and nothing says how sure it is",),
+        warnings=(*words, *_unheeded(target.table, reaches)),
         flops=run_flops(target),
         tuning_flops=None,
         runs=(),
@@ -205,13 +210,15 @@ def _verdicts(members: Sequence[CurveAnswer]) -> str:
 def _reaches(
     answers: Answers, known: Sequence[CurveAnswer], nearest: CurveAnswer, goal: Mapping[str, float]
 ) -> tuple[Reach, ...]:
+    assert nearest.curve.spec is not None
+    table = nearest.curve.spec.table
     paths = [path for path in answers.paths if path.group == nearest.curve.group]
     found = []
     for axis, target in goal.items():
         swept = [one.curve.sizes[axis] for one in known]
         low, high = min(swept), max(swept)
         way = _octaves(nearest, goal, axis) - _along_with(paths, nearest, goal, axis)
-        slope, deviation, seen = _slope([path for path in paths if path.along == axis], nearest)
+        slope, deviation, seen = _slope([path for path in paths if path.along == axis], nearest, table, axis)
         beyond = max(0.0, math.log2(target / high), math.log2(low / target))
         found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, seen))
     return tuple(found)
@@ -221,27 +228,35 @@ def _along_with(paths: Sequence[PathAnswer], nearest: CurveAnswer, goal: Mapping
     """The octaves of an axis that a path on which it goes along with another one covers already."""
     for path in paths:
         if axis in path.together and path.drift.slope is not None:
-            first, last = path.curves[0].curve.sizes, path.curves[-1].curve.sizes
-            share = math.log2(last[axis] / first[axis]) / math.log2(last[path.along] / first[path.along])
-            return share * _octaves(nearest, goal, path.along)
+            return _share(path, axis) * _octaves(nearest, goal, path.along)
     return 0.0
 
 
-def _slope(paths: Sequence[PathAnswer], nearest: CurveAnswer) -> tuple[float, float, bool]:
-    """The slope along an axis and its deviation: the table's 0 ± the bound of "no drift", sharpened by what was seen.
+def _share(path: PathAnswer, axis: str) -> float:
+    """Octaves of an axis that goes along, per octave of the path's own."""
+    first, last = path.curves[0].curve.sizes, path.curves[-1].curve.sizes
+    return math.log2(last[axis] / first[axis]) / math.log2(last[path.along] / first[path.along])
+
+
+def _slope(
+    paths: Sequence[PathAnswer], nearest: CurveAnswer, table: Parametrization, axis: str
+) -> tuple[float, float, bool]:
+    """The slope along an axis and its deviation: the table's word, sharpened by what was seen.
 
     A drift that is shown stands for itself: the table's word no longer counts.
     """
     seen = [path for path in paths if path.drift.slope is not None]
+    expected, doubt = expected_slope(table, axis)
     if not seen:
-        return 0.0, DRIFT, False
+        return expected, doubt, False
     path = min(seen, key=lambda path: (nearest not in path.curves, path.drift.interval.width))
     assert path.drift.slope is not None
     deviation = path.drift.interval.width / (2 * float(special.ndtri((1 + path.drift.level) / 2)))
     if path.drift.no_drift == FAILS:
         return path.drift.slope, deviation, True
-    weight = DRIFT**2 / (DRIFT**2 + deviation**2)
-    return weight * path.drift.slope, math.sqrt(weight) * deviation, True
+    expected += sum(_share(path, other) * expected_slope(table, other)[0] for other in path.together)
+    weight = doubt**2 / (doubt**2 + deviation**2)
+    return weight * path.drift.slope + (1 - weight) * expected, math.sqrt(weight) * deviation, True
 
 
 def _refuse_beyond(reaches: Sequence[Reach], force: bool) -> None:
@@ -269,6 +284,11 @@ def _warnings(
                 f"{reach.axis} {reach.target:g} lies {reach.beyond:.1f} octaves beyond sizes that span "
                 f"{math.log2(reach.high / reach.low):.1f} themselves"
             )
+        if reach.octaves and not reach.measured and reach.slope:
+            found.append(
+                f"this table's learning rates go otherwise with {reach.axis} than νGPT's: without three swept sizes η* "
+                f"is taken to make up for it, by {reach.slope:+.2f} ± {reach.deviation:.2f} octaves per octave"
+            )
     going = {reach.axis for reach in reaches if reach.octaves}
     for path in answers.paths:
         if path.group == group and path.along in going and path.drift.no_drift == FAILS:
@@ -280,6 +300,17 @@ def _warnings(
     if censored:
         found.append(f"the optimum lies beyond the grid at {'; '.join(censored)}: these sizes are not used")
     return tuple(found)
+
+
+def _unheeded(table: Parametrization, reaches: Sequence[Reach]) -> list[str]:
+    """What νGPT's exponents have to say of another table's learning rate that is taken as given."""
+    expected = [(reach, *expected_slope(table, reach.axis)) for reach in reaches if reach.octaves]
+    return [
+        f"this table's learning rates go otherwise with {reach.axis} than νGPT's, by which its best η moves by "
+        f"{slope:+.2f} ± {deviation:.2f} octaves per octave: {slope * reach.octaves:+.2f} to this target, not followed"
+        for reach, slope, deviation in expected
+        if slope
+    ]
 
 
 def _one_seed(nearest: CurveAnswer) -> tuple[str, ...]:
