@@ -176,7 +176,7 @@ def test_smaller_sizes_are_held_against_larger_ones(store: Path, capsys: pytest.
     assert (first[13], second[13]) == ("yes", "yes")
     paid, kept = (float(word) for word in first[15:17])
     assert kept > 4 * paid, "half an octave costs more than an eighth"
-    assert "2 of 2 agree within both 90% intervals; paid 0." in shown
+    assert "2 of 2 agree within their 90% intervals taken together; paid 0." in shown
     assert "keeping the best η of the nearest smaller size would have cost 0." in shown
 
 
@@ -188,7 +188,12 @@ def test_one_size_has_none_below_it(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 MISTAKES = {
     "backtest without a store": (["--lr", "0.1", "--backtest"], ["--backtest", "--from"]),
-    "backtest of a target": (["--from", "STORE", "--backtest", "--n-heads", "8"], ["n_heads is given", "leave it out"]),
+    "backtest of a target": (["--from", "STORE", "--backtest", "--n-heads", "8"], ["n_heads is 8", "leave it out"]),
+    "backtest of a base": (["--from", "STORE", "--backtest", "--base-steps", "9"], ["base_steps is 9", "swept sizes"]),
+    "backtest forced": (["--from", "STORE", "--backtest", "--force"], ["force is True", "leave it out"]),
+    "backtest of no group": (["--from", "STORE", "--backtest", "--group", "x"], ["group is 'x'", "has nugpt"]),
+    "no such group": (["--from", "STORE", *TARGET, "--group", "mine"], ["group is 'mine'", "has nugpt"]),
+    "a group of no store": (["--lr", "0.1", "--group", "nugpt"], ["group is 'nugpt'", "--from"]),
     "neither": ([], ["--from STORE or --lr"]),
     "both": (["--from", "STORE", "--lr", "0.1"], ["--from STORE or --lr"]),
     "no store": (["--from", "nowhere"], ["nowhere is no store"]),

@@ -215,6 +215,50 @@ def test_an_undecided_slope_is_drawn_towards_what_the_table_is_expected_to_do() 
     assert width.deviation == pytest.approx((1 / own**2 + 1 / doubt**2) ** -0.5, rel=1e-6)
 
 
+def test_of_sizes_equally_far_the_best_known_one_lends_its_curve_in_whatever_order_they_come() -> None:
+    rng = np.random.default_rng(13)
+    points = [sweep(rng, "exponential", seeds, 0.5, 0.004, optimum=-7.0).points for seeds in (2, 5)]
+    curves = [curve_of(make_spec(2, steps=200), points[0]), curve_of(make_spec(4, steps=100), points[1])]
+    for order in (curves, curves[::-1]):
+        found = answer(order)
+        wide, narrow = sorted(found.curves, key=lambda one: -one.optimum.interval.width)
+        assert narrow.optimum.interval.width < wide.optimum.interval.width
+        assert recommended(found, heads=4, steps=200).nearest == narrow.curve.name
+
+
+def test_the_error_of_a_slope_that_the_nearest_size_is_not_part_of_is_its_own() -> None:
+    """Three widths in short runs show a slope; one width in long runs lends its curve, and its error is another."""
+    rng = np.random.default_rng(17)
+    sweeps = study(rng, "exponential", 3, np.full(4, -7.0), same_shape=True, spacing=0.5)
+    specs = [*(make_spec(heads) for heads in HEADS), make_spec(4, steps=1600)]
+    found = answer([curve_of(spec, one.points) for spec, one in zip(specs, sweeps, strict=True)])
+    apart, together = recommended(found, heads=64, steps=1600), recommended(found, heads=64, steps=100)
+    reach = {name: next(r for r in got.reaches if r.axis == "width") for name, got in (("a", apart), ("t", together))}
+    assert [(r.measured, r.own) for r in reach.values()] == [(True, False), (True, True)]
+    assert reach["a"].octaves == reach["t"].octaves == 4
+    for got, adds in ((apart, math.hypot), (together, lambda a, b: a + b)):
+        near = recommended(found, heads=4, steps=got.run.steps)
+        assert near.interval is not None
+        assert got.interval is not None
+        of_slope = 4 * next(r.deviation for r in got.reaches if r.axis == "width")
+        # Independent errors add as squares, one that goes with the other's adds to it; 2,048 draws scatter a little.
+        assert got.interval.width / 3.29 == pytest.approx(adds(near.interval.width / 3.29, of_slope), rel=0.1)
+
+
+def test_a_group_is_chosen_by_name() -> None:
+    points = sweep(np.random.default_rng(3), "exponential", 3, 0.5, 0.004, optimum=-7.0).points
+    plain, warm = make_spec(), make_spec(schedule=Schedule(warmup=5))
+    found = answer([curve_of(plain, points), curve_of(warm, points)])
+    names = list(found.names.values())
+    assert len(names) == 2
+    for name in names:
+        assert found.names[choose_group(found, "nugpt", name)] == name
+    with pytest.raises(ValueError, match=r"2 groups of curves .*: choose one with --group"):
+        choose_group(found, "nugpt")
+    with pytest.raises(ValueError, match=f"group is 'mine', but table 'nugpt' has {names[0]}"):
+        choose_group(found, "nugpt", "mine")
+
+
 def test_what_was_swept_at_one_size_only_is_warned_of(answers: Answers) -> None:
     got = recommended(answers, heads=4, steps=400, n_layers=4)
     assert [w.split()[0] for w in got.warnings] == ["layers", "steps"]

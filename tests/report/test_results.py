@@ -212,28 +212,32 @@ def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, caps
     """As the command prints them; planted are no drift of νGPT and half an octave per doubling of nGPT."""
     part = made.section("Recommendations, tested")
     rows = [line.strip("| ").split(" | ") for line in part.splitlines() if "d_model" in line]
-    kept: list[float] = []
-    paid: list[float] = []
-    counts: list[int] = []
+    costs: dict[str, dict[tuple[float, ...], tuple[float, float]]] = {}
     for table, name in (("nugpt", "νGPT"), ("ngpt", "nGPT")):
         assert main(["recommend", "--from", "archive", "--parametrization", table, "--backtest", "--json"]) == 0
         groups = json.loads(capsys.readouterr().out)["groups"]
         sizes = [one for group in groups.values() for one in group["sizes"]]
         mine = [row for row in rows if row[0].split()[0] == name]
-        told = [(row[3].split()[0].replace("−", "-"), row[4], float(row[6])) for row in mine]
+        told = [(row[3].split()[0].replace("−", "-"), row[4], row[5], *map(float, row[7:])) for row in mine]
         assert sorted(told) == sorted(
-            (f"{one['found']['log2_lr']:.2f}", "yes" if one["agrees"] else "no", round(one["paid"]["nats"], 3))
+            (
+                f"{one['found']['log2_lr']:.2f}",
+                str(one["found"]["seeds"]),
+                "yes" if one["agrees"] else "no",
+                round(one["paid"]["nats"], 3),
+                round(one["kept"]["nats"], 3),
+            )
             for one in sizes
         )
-        kept.append(sum(one["kept"]["nats"] for one in sizes) / len(sizes))
-        paid.append(sum(one["paid"]["nats"] for one in sizes) / len(sizes))
-        counts.append(len(sizes))
+        costs[table] = {tuple(s["size"].values()): (s["kept"]["nats"], s["paid"]["nats"]) for s in sizes}
         wide = [one for one in sizes if one["size"]["width"] == 384]
         assert [abs(one["found"]["log2_lr"] - one["kept"]["log2_lr"]) < 0.2 for one in wide] == [table == "nugpt"]
+    both = costs["nugpt"].keys() & costs["ngpt"].keys()
+    assert len(both) < len(costs["nugpt"]), "one size is νGPT's alone"
+    kept, paid = ([sum(costs[t][at][i] for at in both) / len(both) for t in ("nugpt", "ngpt")] for i in (0, 1))
     assert (
-        f"costs νGPT {kept[0]:.3f} nats on average over {counts[0]} sizes that were swept, nGPT {kept[1]:.3f} over "
-        f"{counts[1]} sizes. What `nugpt recommend` says of them from the smaller ones alone costs {paid[0]:.3f} and "
-        f"{paid[1]:.3f}: "
+        f"costs νGPT {kept[0]:.3f} nats on average and nGPT {kept[1]:.3f}, over the {len(both)} sizes that both were "
+        f"swept at. What `nugpt recommend` says of them from smaller sizes alone costs {paid[0]:.3f} and {paid[1]:.3f}: "
     ) in made.readme
     assert "docs/results.md#recommendations-tested" in made.readme
 

@@ -498,13 +498,14 @@ def nats(value: float | None) -> str:
     return f"{value:.4f}" if math.isfinite(value) else "fails"
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """A value that JSON has, or none."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def ends(interval: Sequence[float]) -> list[float | None]:
     """An interval as plain values, null where it is open."""
-    return [_finite(end) for end in interval]
+    return [finite(end) for end in interval]
 
 
 def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]]) -> dict[str, Any]:
@@ -528,7 +529,7 @@ def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict
                 "group": each.first,
                 "less": each.second,
                 "at": each.where,
-                "nats": _finite(each.difference.nats),
+                "nats": finite(each.difference.nats),
                 "interval": ends(each.difference.interval),
                 "seeds": each.difference.seeds,
                 "notes": list(each.difference.notes),
@@ -541,7 +542,7 @@ def to_json(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict
                 "answer": verdict.answer,
                 "reason": verdict.reason,
                 "estimates": [
-                    {"where": e.where, "value": _finite(e.value), "interval": ends(e.interval)}
+                    {"where": e.where, "value": finite(e.value), "interval": ends(e.interval)}
                     for e in verdict.estimates
                 ],
             }
@@ -564,7 +565,7 @@ def _curve_json(one: CurveAnswer) -> dict[str, Any]:
         "loss_interval": None if found.loss_interval is None else ends(found.loss_interval),
         "edge": {"verdict": edge.verdict, "log2_lr": edge.log2_lr, "interval": ends(edge.interval)},
         "sensitivity": [
-            {"octaves": octaves, "nats": _finite(cost.nats), "interval": ends(cost.interval)}
+            {"octaves": octaves, "nats": finite(cost.nats), "interval": ends(cost.interval)}
             for octaves, cost in one.sensitivity.costs
         ],
         "notes": list(found.notes),
@@ -581,7 +582,7 @@ def _path_json(path: PathAnswer, answers: Answers) -> dict[str, Any]:
         "edge_drift": {"slope": path.edge_drift.slope, "interval": ends(path.edge_drift.interval)},
         "base": path.base,
         "regrets": [
-            {"size": size, "nats": _finite(cost.nats), "interval": ends(cost.interval)} for size, cost in path.regrets
+            {"size": size, "nats": finite(cost.nats), "interval": ends(cost.interval)} for size, cost in path.regrets
         ],
         "notes": list(path.drift.notes),
     }

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.fit import OfStore, Origin, ends, nats, read_curves, span, store_curves, warn
+from nugpt.cli.fit import OfStore, Origin, ends, finite, nats, read_curves, span, store_curves, warn
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
 from nugpt.cli.show import number, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.fit.backtest import Backtest
-    from nugpt.fit.curves import Answers, PathAnswer
+    from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer
     from nugpt.fit.interval import Interval
     from nugpt.fit.recommend import Reach, Recommendation
     from nugpt.spec.parametrization import Parametrization
@@ -71,6 +71,8 @@ class Recommend:
     target: TargetShape = TargetShape()
     parametrization: str = "nugpt"
     """The table: of the store's curves by its name; with --lr a built-in one or the path of a TOML file."""
+    group: str | None = None
+    """Of the store's curves of that table: the group of this name, where there are several."""
     origin: Annotated[OfStore, AMONG_OPTIONS] = OfStore()
     base: BaseShape = BaseShape()
     level: float = 0.90
@@ -101,14 +103,16 @@ class Recommend:
             raise ValueError(f"emit is {self.emit!r}, but must be one of {', '.join(EMITTED)}")
         if self.out is not None and self.emit is None:
             raise ValueError(f"out is {str(self.out)!r}, but --emit says what to write: {', '.join(EMITTED)}")
+        if self.backtest:
+            return self._backtest()
+        if self.group is not None and self.source is None:
+            raise ValueError(f"group is {self.group!r}, but there are groups of curves in a store: give --from")
         if self.keep and self.source is None:
             raise ValueError("--keep puts the recipe into a store, but none is given with --from")
         if self.keep and self.source is not None:
             from nugpt.store import Store
 
             Store(self.source).check_runs_here()
-        if self.backtest:
-            return self._backtest()
         found = self._from_store(self.source) if self.source is not None else self._from_lr()
         if self.tflops is not None:
             found.gpu_hours(self.tflops)  # refused before anything is printed
@@ -121,44 +125,59 @@ class Recommend:
     def _answers(self, store: Path) -> Answers:
         """What the store's curves of this table say, those of all plans together."""
         from nugpt.fit.curves import answer
-        from nugpt.fit.measured import one_each
+        from nugpt.fit.measured import pooled
 
         if not store.is_dir():
             raise ValueError(f"{store} is no store: a recommendation needs the specs of its runs")
-        curves = one_each(curve for one in store_curves(store, self.origin) for curve in one.curves)
+        planned = pooled(curve for one in store_curves(store, self.origin) for curve in one.curves)
+        curves = [curve for curve in planned if curve.points]
         of_table = [c for c in curves if c.spec is not None and c.spec.table.name == self.parametrization]
         return answer(of_table or curves, self.level)
 
     def _backtest(self) -> int:
-        from nugpt.fit.backtest import backtest
-        from nugpt.fit.recommend import groups_of
+        from nugpt.fit.backtest import backtest, untested
+        from nugpt.fit.recommend import choose_group, groups_of
 
         if self.source is None:
             raise ValueError("--backtest goes through the sizes of a store, but none is given with --from")
-        asked = {**vars(self.target), "emit": self.emit, "tflops": self.tflops, "keep": self.keep or None}
-        for name, value in asked.items():
-            if value is not None:
-                raise ValueError(f"{name} is given, but the targets of --backtest are the swept sizes: leave it out")
+        self._check_backtest()
         answers = self._answers(self.source)
-        groups = {answers.names[group]: backtest(answers, group) for group in groups_of(answers, self.parametrization)}
-        tested = {name: sizes for name, sizes in groups.items() if sizes}
+        groups = groups_of(answers, self.parametrization)
+        if self.group is not None:
+            groups = [choose_group(answers, self.parametrization, self.group)]
+        found = {answers.names[group]: (backtest(answers, group), untested(answers, group)) for group in groups}
+        tested = {name: (sizes, others) for name, (sizes, others) in found.items() if sizes}
         if not tested:
             raise ValueError(
-                f"no size of {', '.join(groups)} has an enclosed optimum and, below it, another that has one: "
+                f"no size of {', '.join(found)} has an enclosed optimum and, below it, another that has one: "
                 "sweep more sizes"
             )
         if self.json:
-            print_json({"level": self.level, "groups": {name: backtest_facts(one) for name, one in tested.items()}})
+            facts = {name: backtest_facts(sizes, others) for name, (sizes, others) in tested.items()}
+            print_json({"level": self.level, "groups": facts})
         else:
-            for name, sizes in tested.items():
-                _print_backtest(name, sizes)
+            for name, (sizes, others) in tested.items():
+                _print_backtest(name, sizes, others)
         return 0
+
+    def _check_backtest(self) -> None:
+        """Its targets are the swept sizes, it says nothing that could be written, and it goes as far as they reach."""
+        targets = {**vars(self.target), **vars(self.base)}
+        for name, value in targets.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name} is {value!r}, but the targets of --backtest are the swept sizes: leave it out"
+                )
+        unused = {"emit": self.emit, "tflops": self.tflops, "keep": self.keep or None, "force": self.force or None}
+        for name, value in unused.items():
+            if value is not None:
+                raise ValueError(f"{name} is {value!r}, but --backtest has no use for it: leave it out")
 
     def _from_store(self, store: Path) -> Recommendation:
         from nugpt.fit.recommend import choose_group, recommend
 
         answers = self._answers(store)
-        group = choose_group(answers, self.parametrization)
+        group = choose_group(answers, self.parametrization, self.group)
         members = [one.curve.spec for one in answers.curves if one.curve.group == group]
         target = self._retargeted([spec for spec in members if spec is not None])
         return recommend(answers, group, target, self.level, self.force)
@@ -302,7 +321,7 @@ def _print(found: Recommendation, tflops: float | None) -> None:
         print(f"tuning   {found.tuning_flops:.3g} FLOPs, {found.tuning_flops / found.flops:.2%} of the target")
 
 
-def backtest_facts(tested: Sequence[Backtest]) -> dict[str, Any]:
+def backtest_facts(tested: Sequence[Backtest], others: Sequence[CurveAnswer]) -> dict[str, Any]:
     """Every size and the sums as plain values; an end without a bound is null."""
     from nugpt.fit.backtest import tally
 
@@ -315,23 +334,25 @@ def backtest_facts(tested: Sequence[Backtest]) -> dict[str, Any]:
                 "size": dict(one.found.curve.sizes),
                 "from": said.nearest,
                 "said": {"log2_lr": said.plain, "interval": ends(said.interval)},
-                "found": {"log2_lr": best.log2_lr, "interval": ends(best.interval)},
+                "found": {"log2_lr": best.log2_lr, "interval": ends(best.interval), "seeds": best.seeds},
                 "off": one.off,
                 "agrees": one.agrees,
                 "recommended_log2_lr": said.log2_lr,
-                "paid": {"nats": one.paid.nats, "interval": ends(one.paid.interval)},
+                "paid": {"nats": finite(one.paid.nats), "interval": ends(one.paid.interval)},
                 "kept": {
                     "log2_lr": said.nearest_log2_lr,
-                    "nats": one.kept.nats,
+                    "nats": finite(one.kept.nats),
                     "interval": ends(one.kept.interval),
                 },
                 "expected": said.expected,
             }
         )
-    return {"sizes": rows, "tally": asdict(tally(tested))}
+    left_out = [{"size": dict(one.curve.sizes), "verdict": one.optimum.verdict} for one in others]
+    sums = {name: finite(value) for name, value in asdict(tally(tested)).items()}
+    return {"sizes": rows, "not_tested": left_out, "tally": sums}
 
 
-def _print_backtest(name: str, tested: Sequence[Backtest]) -> None:
+def _print_backtest(name: str, tested: Sequence[Backtest], others: Sequence[CurveAnswer]) -> None:
     from nugpt.fit.backtest import tally
 
     rows = []
@@ -355,11 +376,16 @@ def _print_backtest(name: str, tested: Sequence[Backtest]) -> None:
     title = f"{name}: the best log2 η as smaller sizes say it and as it was found; what their recommendation costs"
     print_table(columns, rows, title=title, right=(0, 1, 2, 3, 4, 6, 8, 10, 11, 12))
     sums = tally(tested)
+    most = f"{sums.failed} would have failed" if sums.failed else f"{sums.most:.4f} at most"
     print(
-        f"{sums.agree} of {sums.sizes} agree within both {tested[0].said.level:.0%} intervals; paid {sums.paid:.4f} "
-        f"nats on average and {sums.most:.4f} at most, where {sums.expected:.4f} were expected; "
+        f"{sums.agree} of {sums.sizes} agree within their {tested[0].said.level:.0%} intervals taken together; paid "
+        f"{sums.paid:.4f} nats on average and {most}, where {sums.expected:.4f} were expected; "
         f"keeping the best η of the nearest smaller size would have cost {sums.kept:.4f} on average"
     )
+    for other in others:
+        at = ", ".join(f"{AXES[axis]} {size:g}" for axis, size in other.curve.sizes.items())
+        why = other.optimum.verdict if other.optimum.log2_lr is None else "none below it has an enclosed optimum"
+        print(f"not tested: {at}: {why}")
 
 
 def _reach_row(reach: Reach) -> list[str]:

@@ -19,7 +19,7 @@ from nugpt.store.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from nugpt.report.answers import PlanAnswer
-    from nugpt.report.backtests import Tested
+    from nugpt.report.backtests import Group
     from nugpt.report.readme import Shown
     from nugpt.report.results import Section
     from nugpt.report.source import PlanRuns
@@ -239,7 +239,7 @@ def _readme(
     path: Path,
     out: Path,
     texts: dict[Path, str],
-    groups: Tested,
+    groups: Sequence[Group],
 ) -> str:
     from nugpt.report.figures.headline import draw_headline, held_out_star, paths_over_width
     from nugpt.report.readme import HELD_OUT, answered, first_screen, replaced, width_study

@@ -7,12 +7,12 @@ how much runs scatter is known from all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nugpt.fit.curves import Answers, CurveAnswer, among
 from nugpt.fit.recommend import Recommendation, recommend
-from nugpt.fit.regret import Cost, regret_at
+from nugpt.fit.regret import MOST, Cost, regret_at
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,17 @@ def backtest(answers: Answers, group: str) -> tuple[Backtest, ...]:
     return tuple(tested)
 
 
+def untested(answers: Answers, group: str) -> tuple[CurveAnswer, ...]:
+    """Sizes of a group that lie above others and yet cannot be tested: they, or all below, have no enclosed optimum.
+
+    An optimum beyond its grid is what a failed transfer may look like: without these the rest looks better than it is.
+    """
+    members = [one for one in answers.curves if one.curve.group == group]
+    above = [one for one in members if any(_below(other, one) for other in members)]
+    tested = [one.found for one in backtest(answers, group)]
+    return tuple(one for one in above if one not in tested)
+
+
 def _below(one: CurveAnswer, other: CurveAnswer) -> bool:
     ratios = [one.curve.sizes[axis] / size for axis, size in other.curve.sizes.items()]
     return max(ratios) <= 1 and min(ratios) < 1
@@ -69,22 +80,37 @@ class Tally:
     agree: int
     off: float  # octaves, the mean of the distances
     paid: float  # nats, mean
-    most: float  # nats
+    most: float  # nats; infinite where a recommended η would have failed
+    failed: int  # sizes where it would have; their cost counts as that of a failure in the mean
     expected: float  # nats that the recommendations themselves expected, mean
     kept: float  # nats, mean, had the nearest smaller size's best η been kept
 
 
 def tally(tested: Sequence[Backtest]) -> Tally:
     """Of one size or more."""
-    paid = [one.paid.nats for one in tested if one.paid.nats is not None]
-    kept = [one.kept.nats for one in tested if one.kept.nats is not None]
-    n = len(tested)
+    paid = [_nats(one.paid) for one in tested]
     return Tally(
-        sizes=n,
+        sizes=len(tested),
         agree=sum(one.agrees for one in tested),
-        off=sum(abs(one.off) for one in tested) / n,
-        paid=sum(paid) / len(paid),
+        off=_mean(abs(one.off) for one in tested),
+        paid=_mean(min(nats, MOST) for nats in paid),
         most=max(paid),
-        expected=sum(one.said.expected or 0.0 for one in tested) / n,
-        kept=sum(kept) / len(kept),
+        failed=sum(math.isinf(nats) for nats in paid),
+        expected=_mean(_expected(one.said) for one in tested),
+        kept=_mean(min(_nats(one.kept), MOST) for one in tested),
     )
+
+
+def _nats(cost: Cost) -> float:
+    assert cost.nats is not None  # a tested size has an optimum, and so a curve
+    return cost.nats
+
+
+def _expected(said: Recommendation) -> float:
+    assert said.expected is not None  # it rests on a sweep
+    return said.expected
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)

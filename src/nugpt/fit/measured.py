@@ -134,16 +134,33 @@ def apart(
     return sets
 
 
-def one_each(curves: Iterable[Measured]) -> list[Measured]:
-    """Curves of several plans, which may share some: of those with the same runs but for η and seed, the longest."""
-    found: dict[str, Measured] = {}
+def pooled(curves: Iterable[Measured]) -> list[Measured]:
+    """Curves of several plans, which may share some: one for each run but for η and seed, with every plan's runs.
+
+    Plans may read another loss than others do. Where those of one group do, all of it is read from the final loss.
+    """
+    found: dict[str, list[Measured]] = {}
     for curve in curves:
         if curve.spec is None:
             raise ValueError(f"curve {curve.name!r} has no spec: only runs of plans are told apart by theirs")
-        key = replace(curve.spec, lr=1.0, seed=0).hash
-        if key not in found or len(curve.points) > len(found[key].points):
-            found[key] = curve
-    return list(found.values())
+        found.setdefault(replace(curve.spec, lr=1.0, seed=0).hash, []).append(curve)
+    losses: dict[str, set[str]] = {}
+    for alike in found.values():
+        losses.setdefault(alike[0].group, set()).update(curve.loss for curve in alike if curve.points)
+    return [_pooled(alike, losses[alike[0].group]) for alike in found.values()]
+
+
+def _pooled(alike: Sequence[Measured], losses: set[str]) -> Measured:
+    longest = max(alike, key=lambda curve: len(curve.points))
+    loss = longest.loss if len(losses) < 2 else LOSSES[0]
+    ended = {
+        (point.log2_lr, point.seed): record
+        for curve in (longest, *alike)
+        for point, record in zip(curve.points, curve.records, strict=True)
+        if record is not None
+    }
+    points = tuple(Point(x, loss_of(record, loss), seed, record.status) for (x, seed), record in ended.items())
+    return replace(longest, points=points, records=tuple(ended.values()), loss=loss)
 
 
 def by_group(curves: Sequence[Measured]) -> dict[str, list[Measured]]:

@@ -47,6 +47,7 @@ class Reach:
     slope: float  # octaves of η* per octave that the way is taken to add
     deviation: float  # of that slope
     measured: bool  # whether the store's sizes show it, or the table's word is taken
+    own: bool = False  # whether what shows it rests on the size that lends its curve
 
     @property
     def supported(self) -> bool:
@@ -81,12 +82,19 @@ class Recommendation:
         return self.flops / (tflops * 1e12) / 3600
 
 
-def choose_group(answers: Answers, table: str) -> str:
-    """The one group of curves with this table; several are named."""
+def choose_group(answers: Answers, table: str, name: str | None = None) -> str:
+    """The one group of curves with this table, or the one of this name; several are named."""
     found = groups_of(answers, table)
+    names = "; ".join(answers.names[group] for group in found)
+    if name is not None:
+        found = [group for group in found if answers.names[group] == name]
+        if not found:
+            raise ValueError(f"group is {name!r}, but table {table!r} has {names}")
     if len(found) > 1:
-        names = "; ".join(answers.names[group] for group in found)
-        raise ValueError(f"table {table!r} has {len(found)} groups of curves ({names}): choose one plan with --plan")
+        raise ValueError(
+            f"table {table!r} has {len(found)} groups of curves ({names}): choose one with --group, "
+            "or a plan with --plan"
+        )
     return found[0]
 
 
@@ -142,7 +150,7 @@ def recommend(
             f"no curve of {name} has an enclosed optimum ({_verdicts(members)}): extend its learning rates"
         )
     goal = sizes_of(target.extent)
-    nearest = min(known, key=lambda one: sum(abs(_octaves(one, goal, axis)) for axis in goal))
+    nearest = min(known, key=lambda one: _farness(one, goal))
     reaches = _reaches(answers, known, nearest, goal)
     _refuse_beyond(reaches, force)
     drawn = nearest.optimum.shapes
@@ -199,6 +207,12 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
     )
 
 
+def _farness(one: CurveAnswer, goal: Mapping[str, float]) -> tuple[float, ...]:
+    """By octaves; of sizes equally far the one whose optimum is known best, then the largest."""
+    octaves = sum(abs(_octaves(one, goal, axis)) for axis in goal)
+    return (round(octaves, 9), one.optimum.interval.width, *(-size for size in one.curve.sizes.values()))
+
+
 def _octaves(one: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:
     return math.log2(goal[axis] / one.curve.sizes[axis])
 
@@ -218,9 +232,12 @@ def _reaches(
         swept = [one.curve.sizes[axis] for one in known]
         low, high = min(swept), max(swept)
         way = _octaves(nearest, goal, axis) - _along_with(paths, nearest, goal, axis)
-        slope, deviation, seen = _slope([path for path in paths if path.along == axis], nearest, table, axis)
+        along = [path for path in paths if path.along == axis and path.drift.slope is not None]
+        path = min(along, key=lambda path: (nearest not in path.curves, path.drift.interval.width), default=None)
+        slope, deviation = _slope(path, table, axis)
         beyond = max(0.0, math.log2(target / high), math.log2(low / target))
-        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, seen))
+        own = path is not None and nearest in path.curves
+        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path is not None, own))
     return tuple(found)
 
 
@@ -238,25 +255,21 @@ def _share(path: PathAnswer, axis: str) -> float:
     return math.log2(last[axis] / first[axis]) / math.log2(last[path.along] / first[path.along])
 
 
-def _slope(
-    paths: Sequence[PathAnswer], nearest: CurveAnswer, table: Parametrization, axis: str
-) -> tuple[float, float, bool]:
+def _slope(path: PathAnswer | None, table: Parametrization, axis: str) -> tuple[float, float]:
     """The slope along an axis and its deviation: the table's word, sharpened by what was seen.
 
     A drift that is shown stands for itself: the table's word no longer counts.
     """
-    seen = [path for path in paths if path.drift.slope is not None]
     expected, doubt = expected_slope(table, axis)
-    if not seen:
-        return expected, doubt, False
-    path = min(seen, key=lambda path: (nearest not in path.curves, path.drift.interval.width))
+    if path is None:
+        return expected, doubt
     assert path.drift.slope is not None
     deviation = path.drift.interval.width / (2 * float(special.ndtri((1 + path.drift.level) / 2)))
     if path.drift.no_drift == FAILS:
-        return path.drift.slope, deviation, True
+        return path.drift.slope, deviation
     expected += sum(_share(path, other) * expected_slope(table, other)[0] for other in path.together)
     weight = doubt**2 / (doubt**2 + deviation**2)
-    return weight * path.drift.slope + (1 - weight) * expected, math.sqrt(weight) * deviation, True
+    return weight * path.drift.slope + (1 - weight) * expected, math.sqrt(weight) * deviation
 
 
 def _refuse_beyond(reaches: Sequence[Reach], force: bool) -> None:
@@ -322,11 +335,11 @@ def _one_seed(nearest: CurveAnswer) -> tuple[str, ...]:
 def _moved(drawn: Shapes, reaches: Sequence[Reach]) -> Array:
     """How far the way moves each draw's optimum.
 
-    A slope that was seen rests on the nearest size too, which stands at an end of its line: where that optimum is too
-    high, so is the slope away from it. Its error goes with the draw's; that of the table's word is independent.
+    A slope that rests on the nearest size too has it at an end of its line: where that optimum is too high, so is the
+    slope away from it. Its error goes with the draw's; that of any other slope is independent.
     """
-    own = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches if r.measured))
-    word = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches if not r.measured))
+    own = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches if r.own))
+    word = math.sqrt(sum((r.deviation * r.octaves) ** 2 for r in reaches if not r.own))
     place = (np.argsort(np.argsort(drawn.x)) + 0.5) / len(drawn.x)
     chance = np.random.default_rng(23).standard_normal(len(drawn.x))
     moved: Array = sum(r.slope * r.octaves for r in reaches) + own * special.ndtri(place) + word * chance

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from nugpt.fit.backtest import Backtest, backtest, tally
-from nugpt.fit.curves import answer
-from nugpt.fit.measured import Measured, one_each
+from nugpt.fit.backtest import Backtest, backtest, tally, untested
+from nugpt.fit.curves import CurveAnswer, answer
+from nugpt.fit.measured import Measured, pooled
 from nugpt.fit.recommend import groups_of
-from nugpt.report.words import between, counted, number, printed
+from nugpt.report.words import between, counted, number, paid, printed
 
 TOLD = (
-    "For every swept size that has smaller ones (no axis larger, one smaller): what `nugpt recommend` says from those "
+    "For swept sizes that have smaller ones (no axis larger, one smaller): what `nugpt recommend` says from those "
     "alone (`--backtest` prints it), and what its learning rate costs by the curve of the size itself. The two optima "
     "agree where they are no farther apart than their 90 % intervals, added as independent errors; of a recommender "
-    "whose intervals are right nine in ten would. Sizes share runs and seeds, so that they are no independent trials. "
-    "Curves of all studies together; of a table, those without changes to it. Beside it: what it would have cost to "
-    "keep the best learning rate of the nearest smaller size. That the learning rate of another table than νGPT is "
-    "expected to make up for where its exponents differ from νGPT's ([how](recommend.md#a-target)) was settled after "
-    "these runs were seen: of the others this table is no test that was set before. What is said of νGPT is not "
-    "touched by it."
+    "whose intervals are right at least nine in ten would, since part of the error is alike at all sizes. A wide "
+    "interval agrees with much. Sizes share runs and seeds, so that they are no independent trials. Runs of all "
+    "studies together, of those that are not complete too; of a table, those without changes to it. Beside it: what "
+    "it would have cost to keep the best learning rate of the nearest smaller size. That the learning rate of another "
+    "table than νGPT is expected to make up for where its exponents differ from νGPT's "
+    "([how](recommend.md#a-target)) was settled after these runs were seen: of the other tables this is no test that "
+    "was set before. What is said of νGPT is not touched by it."
 )
 SUMMED = (
     "table",
@@ -36,6 +38,7 @@ EACH = (
     "size",
     "best log₂ η said (90 % interval)",
     "found (90 % interval)",
+    "seeds",
     "agree",
     "log₂ η",
     "nats paid",
@@ -43,68 +46,100 @@ EACH = (
 )
 
 
-Tested = Sequence[tuple[str, tuple[Backtest, ...]]]  # groups of curves by name
+@dataclass(frozen=True)
+class Group:
+    """Curves that differ in size alone, each held against those below it."""
+
+    name: str
+    table: str
+    sizes: tuple[Backtest, ...]
+    others: tuple[CurveAnswer, ...]  # that have smaller ones, but could not be tested
 
 
-def tested(curves: Iterable[Measured]) -> Tested:
-    """Each group of curves by its name, with the sizes that others lie below, as the command takes them by table."""
+def tested(curves: Iterable[Measured]) -> list[Group]:
+    """Each group of curves in which a size could be tested, as the command takes them by table."""
     by_table: dict[str, list[Measured]] = {}
-    for curve in one_each(curves):
+    for curve in pooled(curves):
         if curve.spec is not None and curve.points:
             by_table.setdefault(curve.spec.table.name, []).append(curve)
     made = []
     for table, members in by_table.items():
         found = answer(members)
-        made += [(found.names[group], backtest(found, group)) for group in groups_of(found, table)]
-    return [(name, sizes) for name, sizes in made if sizes]
+        for group in groups_of(found, table):
+            made.append(Group(found.names[group], table, backtest(found, group), untested(found, group)))
+    return [group for group in made if group.sizes]
 
 
-def line(groups: Tested, page: str) -> str | None:
-    """For the README: what keeping the learning rate would have cost, by table, and what the recommendations would."""
-    sums = []
-    for table in ("nugpt", "ngpt"):
-        specs = ((one, one.found.curve.spec) for _, sizes in groups for one in sizes)
-        mine = [one for one, spec in specs if spec is not None and spec.table.name == table]
-        if not mine:
-            return None
-        sums.append(tally(mine))
-    ours, theirs = sums
+def line(groups: Sequence[Group], page: str) -> str | None:
+    """For the README: what keeping the learning rate would have cost at sizes that both tables were swept at."""
+    rows = [
+        {_place(one.found): one for group in groups if group.table == table for one in group.sizes}
+        for table in ("nugpt", "ngpt")
+    ]
+    both = [place for place in rows[0] if place in rows[1]]
+    if not both:
+        return None
+    ours, theirs = (tally([row[place] for place in both]) for row in rows)
     return (
         f"Keeping the best learning rate of the nearest smaller size costs νGPT {number(ours.kept, 3)} nats on average "
-        f"over {counted(ours.sizes, 'size')} that were swept, nGPT {number(theirs.kept, 3)} over "
-        f"{counted(theirs.sizes, 'size')}. What `nugpt recommend` says of them from the smaller ones alone costs "
-        f"{number(ours.paid, 3)} and {number(theirs.paid, 3)}: "
-        f"[recommendations, tested]({page}#recommendations-tested)."
+        f"and nGPT {number(theirs.kept, 3)}, over the {counted(len(both), 'size')} that both were swept at. What "
+        f"`nugpt recommend` says of them from smaller sizes alone costs {number(ours.paid, 3)} and "
+        f"{number(theirs.paid, 3)}: [recommendations, tested]({page}#recommendations-tested)."
     )
 
 
-def summary_rows(groups: Tested) -> list[list[str]]:
+def _place(one: CurveAnswer) -> tuple[float, ...]:
+    return tuple(one.curve.sizes.values())
+
+
+def summary_rows(groups: Sequence[Group]) -> list[list[str]]:
     """A row for each group."""
     rows = []
-    for name, sizes in groups:
-        sums = tally(sizes)
-        nats = [number(value, 3) for value in (sums.paid, sums.most, sums.expected, sums.kept)]
-        rows.append([printed(name), str(sums.sizes), str(sums.agree), number(sums.off), *nats])
+    for group in groups:
+        sums = tally(group.sizes)
+        nats = [number(sums.paid, 3), paid(sums.most), number(sums.expected, 3), number(sums.kept, 3)]
+        rows.append([printed(group.name), str(sums.sizes), str(sums.agree), number(sums.off), *nats])
     return rows
 
 
-def size_rows(groups: Tested) -> list[list[str]]:
+def size_rows(groups: Sequence[Group]) -> list[list[str]]:
     """A row for each size."""
+    batches = {one.found.curve.sizes["batch"] for group in groups for one in group.sizes}
     rows = []
-    for name, sizes in groups:
-        for one in sizes:
-            at, said, best = one.found.curve.sizes, one.said, one.found.optimum
+    for group in groups:
+        for one in group.sizes:
+            said, best = one.said, one.found.optimum
             assert said.interval is not None
             rows.append(
                 [
-                    printed(name),
-                    f"d_model {at['width']:g}, {at['layers']:g} layers, {at['steps']:,.0f} steps",
+                    printed(group.name),
+                    _size(one.found.curve.sizes, len(batches) > 1),
                     f"{number(said.plain)} ({between(said.interval)})",
                     f"{number(best.log2_lr)} ({between(best.interval)})",
+                    str(best.seeds),
                     "yes" if one.agrees else "no",
                     number(said.log2_lr),
-                    number(one.paid.nats, 3),
-                    number(one.kept.nats, 3),
+                    paid(one.paid.nats),
+                    paid(one.kept.nats),
                 ]
             )
     return rows
+
+
+def left_out(groups: Sequence[Group]) -> str:
+    """The sizes that could not be tested: an optimum that left its grid may be a transfer that failed."""
+    told = [
+        f"{printed(group.name)} at {_size(one.curve.sizes, False)} ({_why(one)})"
+        for group in groups
+        for one in group.others
+    ]
+    return f"Not tested, for want of an enclosed optimum: {'; '.join(told)}." if told else ""
+
+
+def _why(one: CurveAnswer) -> str:
+    return one.optimum.verdict if one.optimum.log2_lr is None else "none below it has one"
+
+
+def _size(at: Mapping[str, float], batch: bool) -> str:
+    tokens = f", {at['batch']:,.0f} tokens a step" if batch else ""
+    return f"d_model {at['width']:g}, {at['layers']:g} layers, {at['steps']:,.0f} steps{tokens}"

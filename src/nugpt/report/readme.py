@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate, judge
 from nugpt.report.answers import Judged
-from nugpt.report.backtests import Tested, line
+from nugpt.report.backtests import Group, line
 from nugpt.report.results import (
     COMPLETE,
     NOT_RUN,
@@ -93,7 +93,7 @@ def first_screen(
     commands: Sequence[Shown],
     scale: str,
     page: str,
-    groups: Tested = (),
+    groups: Sequence[Group] = (),
 ) -> str:
     """What stands between the markers; a plain sentence while the width study has too little to say for a figure."""
     width = width_study(sections)

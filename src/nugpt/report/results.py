@@ -20,7 +20,7 @@ from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate, caveat, judge
 from nugpt.report.answers import Judged, PlanAnswer, has_grid
-from nugpt.report.backtests import EACH, SUMMED, TOLD, Tested, size_rows, summary_rows
+from nugpt.report.backtests import EACH, SUMMED, TOLD, Group, left_out, size_rows, summary_rows
 from nugpt.report.layout import label_text, varying
 from nugpt.report.measured import alignment_groups
 from nugpt.report.sections import OPEN
@@ -101,7 +101,7 @@ def page(
     rules: str = "`nugpt study list`",
     problems: Sequence[str] = (),
     note: str = "",
-    groups: Tested = (),
+    groups: Sequence[Group] = (),
 ) -> str:
     """The whole page; `rebuild` is the command that writes it, `rules` where a reader finds what was asked."""
     parts = [
@@ -292,11 +292,12 @@ def _digits(interval: Interval) -> int:
     return min(3, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 2
 
 
-def _backtests(groups: Tested) -> list[str]:
+def _backtests(groups: Sequence[Group]) -> list[str]:
     if not groups:
         return []
-    each = _folded("Size by size, `log₂ η` being what is recommended:", list(EACH), size_rows(groups))
-    return [f"## Recommendations, tested\n\n{TOLD}\n\n{table(SUMMED, summary_rows(groups))}\n\n{each}"]
+    each = _folded("Size by size, `log₂ η` being what is recommended:", EACH, size_rows(groups))
+    parts = ["## Recommendations, tested", TOLD, table(SUMMED, summary_rows(groups)), left_out(groups), each]
+    return ["\n\n".join(part for part in parts if part)]
 
 
 # ── a study ──

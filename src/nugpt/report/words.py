@@ -80,6 +80,11 @@ def between(interval: Interval | None, digits: int = 2) -> str:
     return f"{number(low, digits)} to {number(high, digits)}"
 
 
+def paid(nats: float | None) -> str:
+    """Nats; a learning rate like those that failed costs the run."""
+    return "fails" if nats is not None and math.isinf(nats) else number(nats, 3)
+
+
 def cost(paid: Cost) -> str:
     """Nats with their range; a learning rate like those that failed costs the run."""
     if paid.nats is None:

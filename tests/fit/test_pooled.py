@@ -1,0 +1,54 @@
+"""Curves of several plans taken together: every run once, and one loss for all that belong together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.fit.test_recommend import make_spec, record_of
+
+from nugpt.fit.measured import Measured, OwnRun, measured, own_curves, pooled
+from nugpt.fit.points import Point
+from nugpt.spec.plan import Curve
+from nugpt.spec.run import RunSpec
+
+
+def planned(spec: RunSpec, places: list[tuple[float, int]], loss: str = "val_loss", **label: str) -> Measured:
+    """A plan's curve, whose final losses are 3 + |x + 7| + seed/10 and whose averages lie 1 above."""
+    runs = []
+    for x, seed in places:
+        record = record_of(spec, Point(x, 3.0 + abs(x + 7) + seed / 10, seed))
+        assert record.val_loss is not None
+        runs.append((x, seed, replace(record, val_loss_ema=record.val_loss + 1)))
+    made = Curve({"table": "nugpt", **label}, spec, tuple({x for x, _ in places}), tuple({s for _, s in places}))
+    return measured(made, runs, loss)
+
+
+def test_every_run_of_every_plan_is_there_once() -> None:
+    coarse = planned(make_spec(), [(-8.0, 0), (-7.0, 0), (-6.0, 0)])
+    fine = planned(make_spec(), [(-7.0, 0), (-7.0, 1)], plan="fine")
+    for order in ((coarse, fine), (fine, coarse)):
+        (one,) = pooled(order)
+        found = sorted((point.log2_lr, point.seed, point.loss) for point in one.points)
+        assert found == [(-8.0, 0, 4.0), (-7.0, 0, 3.0), (-7.0, 1, 3.1), (-6.0, 0, 4.0)]
+        assert len(one.records) == 4
+        assert one.label == coarse.label, "of the one with the most runs"
+
+
+def test_other_sizes_and_settings_stay_apart() -> None:
+    curves = [planned(make_spec(), [(-7.0, 0)]), planned(make_spec(4), [(-7.0, 0)])]
+    assert pooled(curves) == curves
+
+
+def test_a_group_that_plans_read_from_several_losses_is_read_from_the_final_one() -> None:
+    averaged = planned(make_spec(4), [(-7.0, 0)], "val_loss_ema")
+    (alone,) = pooled([averaged])
+    assert (alone.loss, alone.points[0].loss) == ("val_loss_ema", 4.0)
+    final, other = pooled([planned(make_spec(2), [(-7.0, 0), (-7.0, 1)]), averaged])
+    assert (final.loss, other.loss) == ("val_loss", "val_loss")
+    assert other.points[0].loss == 3.0
+
+
+def test_runs_without_a_spec_are_refused() -> None:
+    with pytest.raises(ValueError, match="has no spec"):
+        pooled(own_curves([OwnRun(0.1, 3.0)]))
