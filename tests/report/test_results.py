@@ -237,7 +237,8 @@ def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, caps
     kept, paid = ([sum(costs[t][at][i] for at in both) / len(both) for t in ("nugpt", "ngpt")] for i in (0, 1))
     assert (
         f"costs νGPT {kept[0]:.3f} nats on average and nGPT {kept[1]:.3f}, over the {len(both)} sizes that both were "
-        f"swept at. What `nugpt recommend` says of them from smaller sizes alone costs {paid[0]:.3f} and {paid[1]:.3f}: "
+        "swept at. What `nugpt recommend` says of them from smaller sizes alone costs "
+        f"{paid[0]:.3f} and {paid[1]:.3f}: "
     ) in made.readme
     assert "docs/results.md#recommendations-tested" in made.readme
 
