@@ -123,9 +123,17 @@ def test_a_recipe_that_is_written_is_read_back(
     words = ["recommend", "--from", str(store), *TARGET, "--emit", form]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    file = tmp_path / f"recipe.{form}"
+    file = tmp_path / f"recipe.{'toml' if form == 'toml' else 'json'}"
     assert main([*words, "--out", str(file)]) == 0
     assert file.read_text(encoding="utf-8") == printed
+    assert main([*words, "--out", str(file)]) == 2, "it is there now"
+    assert f"{file} exists: name a new file" in capsys.readouterr().err
+    other = tmp_path / f"recipe.{'json' if form == 'toml' else 'toml'}"
+    assert main([*words, "--out", str(other)]) == 2
+    assert f"must end in {file.suffix}" in capsys.readouterr().err
+    assert not other.exists()
+    assert main([*words, "--out", str(tmp_path / "nowhere" / file.name)]) == 2
+    assert "lies in a folder that does not exist" in capsys.readouterr().err
     values = tomllib.loads(printed) if form == "toml" else json.loads(printed)
     run = read_recipe(values)
     assert run == RunSpec.from_dict(facts["run"])
@@ -159,6 +167,15 @@ def test_it_may_be_kept_in_the_store(tmp_path: Path, capsys: pytest.CaptureFixtu
     kept = json.loads((tmp_path / "recommendation.json").read_text(encoding="utf-8"))
     assert read_recipe(kept).model.n_heads == 4
     assert "nothing here shows" in capsys.readouterr().err
+    for heads in ("4", "8", "4"):  # the same again, another, and the first again
+        assert main(["recommend", "--from", str(tmp_path), "--n-heads", heads, "--keep"]) == 0
+    assert "the one before is now recommendation-2.json" in capsys.readouterr().err
+    there = {path.name: read_recipe(json.loads(path.read_text())) for path in tmp_path.glob("recommendation*.json")}
+    assert {name: run.model.n_heads for name, run in there.items()} == {
+        "recommendation.json": 4,
+        "recommendation-1.json": 4,
+        "recommendation-2.json": 8,
+    }
 
 
 def test_smaller_sizes_are_held_against_larger_ones(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

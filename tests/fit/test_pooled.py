@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from tests.fit.test_recommend import make_spec, record_of
 
-from nugpt.fit.measured import Measured, OwnRun, measured, own_curves, pooled
+from nugpt.fit.measured import Measured, OwnRun, group_names, measured, own_curves, pooled
 from nugpt.fit.points import Point
 from nugpt.spec.plan import Curve
 from nugpt.spec.run import RunSpec
+from nugpt.spec.schedule import Schedule
 
 
 def planned(spec: RunSpec, places: list[tuple[float, int]], loss: str = "val_loss", **label: str) -> Measured:
@@ -52,3 +53,25 @@ def test_a_group_that_plans_read_from_several_losses_is_read_from_the_final_one(
 def test_runs_without_a_spec_are_refused() -> None:
     with pytest.raises(ValueError, match="has no spec"):
         pooled(own_curves([OwnRun(0.1, 3.0)]))
+
+
+def test_groups_of_one_name_are_told_apart_by_what_differs() -> None:
+    specs = [make_spec(), make_spec(schedule=Schedule(warmup=10)), make_spec(grad_clip=1.0)]
+    names = group_names([planned(spec, [(-7.0, 0)]) for spec in specs])
+    assert list(names.values()) == [
+        "nugpt grad_clip=None schedule.warmup=0.0",
+        "nugpt grad_clip=None schedule.warmup=0.1",
+        "nugpt grad_clip=1.0 schedule.warmup=0.0",
+    ]
+    alone = group_names([planned(specs[0], [(-7.0, 0)]), planned(make_spec(4), [(-7.0, 0)])])
+    assert list(alone.values()) == ["nugpt"], "sizes are no difference"
+
+
+def test_groups_that_differ_in_much_are_numbered() -> None:
+    """The first fields that differ may be the same of two of them."""
+    other = make_spec(data="f" * 16, grad_clip=1.0, precision="bfloat16")
+    specs = [make_spec(), other, replace(other, schedule=Schedule(kind="linear"))]
+    names = list(group_names([planned(spec, [(-7.0, 0)]) for spec in specs]).values())
+    assert len(set(names)) == 3
+    assert names[1].endswith(" (2)")
+    assert names[2].endswith(" (3)")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,6 +105,8 @@ class Recommend:
             raise ValueError(f"emit is {self.emit!r}, but must be one of {', '.join(EMITTED)}")
         if self.out is not None and self.emit is None:
             raise ValueError(f"out is {str(self.out)!r}, but --emit says what to write: {', '.join(EMITTED)}")
+        if self.out is not None and self.emit is not None:
+            _check_out(self.out, self.emit)
         if self.backtest:
             return self._backtest()
         if self.group is not None and self.source is None:
@@ -248,7 +252,10 @@ class Recommend:
             from nugpt.store.atomic import write_json
 
             assert self.source is not None
-            write_json(self.source / KEPT, recipe(found, self.tflops))
+            file, values = self.source / KEPT, recipe(found, self.tflops)
+            moved = _out_of_the_way(file, values)
+            write_json(file, values)
+            print(f"kept {file}" + (f"; the one before is now {moved.name}" if moved else ""), file=sys.stderr)
 
     def _show(self, found: Recommendation) -> None:
         from nugpt.fit.recommend import facts
@@ -268,6 +275,28 @@ class Recommend:
             )
         else:
             _print(found, self.tflops)
+
+
+def _check_out(out: Path, form: str) -> None:
+    """A new file in a folder that is there, whose ending is the one that its form is read by."""
+    ending = ".toml" if form == "toml" else ".json"
+    if out.suffix != ending:
+        raise ValueError(f"out is {str(out)!r}, but a file of --emit {form} must end in {ending}")
+    if out.exists():
+        raise FileExistsError(f"{out} exists: name a new file")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out} lies in a folder that does not exist: make it first")
+
+
+def _out_of_the_way(file: Path, values: dict[str, Any]) -> Path | None:
+    """Another recipe that was kept before stays, under the next free name."""
+    from nugpt.store.atomic import json_bytes
+
+    if not file.exists() or file.read_bytes() == json_bytes(values):
+        return None
+    free = next(path for n in count(1) if not (path := file.with_stem(f"{file.stem}-{n}")).exists())
+    file.rename(free)
+    return free
 
 
 def emitted(found: Recommendation, form: str, tflops: float | None = None) -> str:

@@ -171,19 +171,56 @@ def by_group(curves: Sequence[Measured]) -> dict[str, list[Measured]]:
     return groups
 
 
+MOST_TOLD = 3  # fields of a run that a group is told apart by
+
+
 def group_names(curves: Sequence[Measured]) -> dict[str, str]:
-    """A name for each group: what all its labels say beyond their size, and a number where that is not enough."""
-    names: dict[str, str] = {}
+    """A name for each group: what all its labels say beyond their size, and where that is not enough what else differs.
+
+    Groups whose runs differ in more than a few fields are numbered too.
+    """
+    alike: dict[str, list[str]] = {}
     for group, members in by_group(curves).items():
-        common = dict(members[0].label)
-        for member in members[1:]:
-            common = {k: v for k, v in common.items() if member.label.get(k) == v}
-        said = {k: v for k, v in common.items() if k not in LABELS_OF_SIZE}
-        spec = members[0].spec
-        if spec is None:
-            name = group or "all runs"
+        alike.setdefault(_labelled(group, members), []).append(group)
+    return {
+        group: said
+        for name, groups in alike.items()
+        for group, said in ({groups[0]: name} if len(groups) == 1 else _told_apart(name, groups)).items()
+    }
+
+
+def _labelled(group: str, members: Sequence[Measured]) -> str:
+    common = dict(members[0].label)
+    for member in members[1:]:
+        common = {k: v for k, v in common.items() if member.label.get(k) == v}
+    said = {k: v for k, v in common.items() if k not in LABELS_OF_SIZE}
+    spec = members[0].spec
+    if spec is None:
+        return group or "all runs"
+    table = said.pop("table", None) or said.pop("parametrization", None) or spec.table.name
+    return f"{table} {words(said)}".strip()
+
+
+def _told_apart(name: str, groups: Sequence[str]) -> dict[str, str]:
+    """By the fields of their runs in which they differ."""
+    fields = [dict(_leaves(json.loads(group))) for group in groups]
+    differ = [
+        key
+        for key in dict.fromkeys(key for one in fields for key in one)
+        if len({str(one.get(key)) for one in fields}) > 1
+    ]
+    said = [f"{name} {words({key: str(one.get(key))[:12] for key in differ[:MOST_TOLD]})}" for one in fields]
+    many = Counter(said)
+    return {
+        group: told if many[told] == 1 else f"{told} ({n})"
+        for n, (group, told) in enumerate(zip(groups, said, strict=True), 1)
+    }
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+    """Every field of nested values, by its path."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
         else:
-            table = said.pop("table", None) or said.pop("parametrization", None) or spec.table.name
-            name = f"{table} {words(said)}".strip()
-        names[group] = name if name not in names.values() else f"{name} ({len(names) + 1})"
-    return names
+            yield f"{above}{key}", value

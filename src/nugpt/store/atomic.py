@@ -28,7 +28,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON document atomically; not-a-number and infinity are refused."""
-    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """A JSON document as files of ours hold it."""
+    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
