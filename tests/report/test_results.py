@@ -211,7 +211,7 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
 def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     """As the command prints them; planted are no drift of νGPT and half an octave per doubling of nGPT."""
     part = made.section("Recommendations, tested")
-    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if "d_model" in line]
+    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if " | d_model " in line]
     costs: dict[str, dict[tuple[float, ...], tuple[float, float]]] = {}
     for table, name in (("nugpt", "νGPT"), ("ngpt", "nGPT")):
         assert main(["recommend", "--from", "archive", "--parametrization", table, "--backtest", "--json"]) == 0

@@ -128,7 +128,7 @@ def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
     held_out, baseline = answered(sections, HELD_OUT), _baseline(sections)
     if held_out is not None and held_out.found is not None:
         asked += [(held_out, one) for one in held_out.found.judged if one.claim.rule.kind == "prediction"]
-        words.append("a prediction is the mean of what smaller sizes found, and what is measured is found less predicted")
+        words.append("a prediction is the mean of what smaller sizes found, and its row has found less predicted")
     if baseline is not None:
         asked.append(baseline)
         words.append("the baseline is a plain pre-norm transformer, tuned as well")
