@@ -81,7 +81,7 @@ def test_a_case_and_its_twin_give_the_same(of: str, number: int) -> None:
 def test_operations_between_products_are_timed_as_compiled_too() -> None:
     from nugpt.bench.kernels import bench_kernels, compiled_cases
 
-    rows = bench_kernels(torch.device("cuda"), 4.0, 2, compiled=True, shapes=[SMALL])
+    (rows,) = bench_kernels(torch.device("cuda"), 4.0, 2, compiled=True, shapes=[SMALL])
     with_time = {row["kernel"] for row in rows if row["compiled_ms"] is not None}
     assert with_time == {case.name for case in compiled_cases(SMALL, torch.device("cuda"))}
     assert all(row["ms"]["median"] > 0 and row["plain_ms"]["median"] > 0 for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         Shape("small", ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), 2, 3),
     )
     said: list[str] = []
-    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), 3, said.append)
+    ((ours, plain),) = bench_pair([pair], CPU, Options(device="cpu"), 3, said.append)
     assert said == [f"small: νGPT {ours['ms']['median']:.2f} ms, plain {plain['ms']['median']:.2f} ms"]
     assert ours["ms"]["runs"] == plain["ms"]["runs"] == 3
     assert (ours["architecture"], plain["architecture"]) == ("normalized", "prenorm")
@@ -47,8 +48,12 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2.0 < ours["loss"] < 5.0  # log 32 is 3.5: steps were really taken
 
 
-def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def pair_of(name: str, batch: int = 2) -> tuple[Shape, Shape]:
     model = ModelConfig(1, 2, 8, 32, 16, d_mlp=24)
+    return Shape(name, model, batch), Shape(name, ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), batch)
+
+
+def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     class Tight(steps.Trained):
@@ -59,10 +64,32 @@ def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: p
             super().__init__(shape, *rest)
 
     monkeypatch.setattr(steps, "Trained", Tight)
-    pair = (Shape("s", model, 2), Shape("s", ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), 2))
-    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), 3)
-    assert made == ["normalized", "prenorm", "prenorm"]
+    ((ours, plain),) = bench_pair([pair_of("s")], CPU, Options(device="cpu"), 3)
+    assert made == ["normalized", "prenorm"] * 2
     assert [ours["ms"]["runs"], plain["ms"]["runs"]] == [3, 3]
+
+
+def test_a_model_that_does_not_fit_is_named_and_the_rest_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []  # models that are still there when another is tried
+    alive: list[weakref.ref[Any]] = []
+
+    class Small(steps.Trained):
+        def __init__(self, shape: Shape, *rest: Any) -> None:
+            held.append(sum(made() is not None for made in alive))
+            alive.append(weakref.ref(self))
+            if shape.name == "large" and shape.model.architecture == "prenorm":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            super().__init__(shape, *rest)
+
+    monkeypatch.setattr(steps, "Trained", Small)
+    said: list[str] = []
+    pairs = [pair_of(name) for name in ("first", "large", "last")]
+    first, large, last = bench_pair(pairs, CPU, Options(device="cpu"), 1, said.append)
+    assert [row["ms"]["runs"] for row in (*first, large[0], *last)] == [1] * 5
+    assert large[1] == {"shape": "large", "architecture": "prenorm", "replicas": 1, "not_run": steps.TOO_LITTLE}
+    assert "against_plain" not in large[0]
+    assert said[1].endswith("plain does not fit")
+    assert held == [0, 1, 0, 1, 0, 0, 0, 1]  # nothing is left of a pair, or of a model that did not fit
 
 
 @pytest.mark.parametrize("shapes", [paper_shapes, lab_shapes, host_shapes])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +61,41 @@ def test_kernels_that_cannot_run_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == {"not_run": "Triton is not installed"}
 
 
-def test_a_section_that_does_not_fit_leaves_the_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_shape_that_does_not_fit_is_named_and_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measure, asked = steps.bench_pair, iter(range(2))
+    shapes = steps.host_shapes
 
-    def fits_the_second_time(*arguments: Any) -> Any:
-        if next(asked) == 0:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return measure(*arguments)
+    class Small(steps.Trained):
+        def __init__(self, shape: steps.Shape, *rest: Any) -> None:
+            if shape.name == "large":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            super().__init__(shape, *rest)
 
-    monkeypatch.setattr(steps, "bench_pair", fits_the_second_time)
-    assert main(["bench", "paper", "lab", "--device", "cpu", "--runs", "1"]) == 0
+    monkeypatch.setattr(steps, "host_shapes", lambda of: [*shapes(of), replace(shapes(of)[0], name="large")])
+    monkeypatch.setattr(steps, "Trained", Small)
+    out = tmp_path / "bench.json"
+    assert main(["bench", "lab", "--device", "cpu", "--runs", "1", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "paper: the device has too little memory" in printed
     assert "small: νGPT runs at" in printed
+    assert "lab, large νGPT: the device has too little memory" in printed
+    assert [row["shape"] for row in json.loads(out.read_text())["lab"]] == ["small", "small", "large", "large"]
+
+
+def test_what_was_measured_before_a_failure_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise RuntimeError("the disk has gone")
+
+    monkeypatch.setattr(data, "bench_data", fails)
+    out = tmp_path / "bench.json"
+    with pytest.raises(RuntimeError, match="the disk has gone"):
+        main(["bench", "lab", "data", "--device", "cpu", "--runs", "1", "--json", "--out", str(out)])
+    kept = json.loads(out.read_text())
+    assert [row["architecture"] for row in kept["lab"]] == ["normalized", "prenorm"]
+    assert json.loads(capsys.readouterr().out) == kept
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,15 +119,19 @@ def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ["--kernels", "quick"],
         ["--kernels", "fused"],  # this machine has no GPU
         ["--out", "no-such-folder/bench.json"],
+        ["--out", ""],
+        ["--out", f"{'x' * 250}.json"],  # a name that no file system takes with the temporary one around it
     ],
 )
 def test_mistakes_are_one_line(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(timing, "ceilings", lambda device: pytest.fail("measured before the mistake was seen"))
     assert main(["bench", "lab", *arguments, *([] if "--device" in arguments else ["--device", "cpu"])]) == 2
     error = capsys.readouterr().err
     assert error.startswith("nugpt: error: ")
     assert error.count("\n") == 1
-    assert arguments[1] in error
+    assert (arguments[1] or "''") in error
+    assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nugpt.bench.steps import Shape, lab_shapes, paper_shapes
+from nugpt.bench.steps import TOO_LITTLE, Shape, lab_shapes, paper_shapes
 from nugpt.bench.timing import Timing, timed_in_graph, timed_queued
 from nugpt.core import sphere
 from nugpt.core.baseline import RMS_EPS
@@ -369,29 +369,42 @@ def kernel_shapes() -> list[Shape]:
 
 def bench_kernels(
     device: torch.device, copy_tbps: float, runs: int, compiled: bool = False, shapes: Sequence[Shape] | None = None
-) -> list[dict[str, Any]]:
-    """Every operation at large shapes and at sweeps', beside its plain twin; if `compiled`, also as inductor has it."""
-    rows = []
+) -> Iterator[list[dict[str, Any]]]:
+    """Every operation at large shapes and at sweeps', beside its plain twin; if `compiled`, also as inductor has it.
+
+    Shape by shape; one at which something does not fit ends with a row that says so.
+    """
     for shape in shapes or kernel_shapes():
-        by_inductor = _compiled_times(shape, device, runs) if compiled else {}
-        for case in cases(shape, device):
-            fused, plain = timed_in_graph(case.fused, device, runs), timed_queued(case.plain, device, runs)
-            rate = case.bytes / fused.median / 1e9
-            rows.append(
-                {
-                    "kernel": case.name,
-                    "shape": f"{shape.replicas} × {shape.batch * shape.model.seq_len} × {shape.model.d_model}",
-                    "ms": fused.figures(),
-                    "plain_ms": plain.figures(),
-                    "compiled_ms": by_inductor[case.name].figures() if case.name in by_inductor else None,
-                    "times_faster": plain.median / fused.median,
-                    "bytes": case.bytes,
-                    "tbps": rate,
-                    "share_of_copy": rate / copy_tbps,
-                }
-            )
-            torch.cuda.empty_cache()
-    return rows
+        rows: list[dict[str, Any]] = []
+        try:
+            for row in _rows(shape, device, copy_tbps, runs, compiled):
+                rows.append(row)
+        except torch.OutOfMemoryError:
+            rows.append({"shape": _label(shape), "not_run": TOO_LITTLE})
+        yield rows
+
+
+def _rows(shape: Shape, device: torch.device, copy_tbps: float, runs: int, compiled: bool) -> Iterator[dict[str, Any]]:
+    by_inductor = _compiled_times(shape, device, runs) if compiled else {}
+    for case in cases(shape, device):
+        fused, plain = timed_in_graph(case.fused, device, runs), timed_queued(case.plain, device, runs)
+        rate = case.bytes / fused.median / 1e9
+        yield {
+            "kernel": case.name,
+            "shape": _label(shape),
+            "ms": fused.figures(),
+            "plain_ms": plain.figures(),
+            "compiled_ms": by_inductor[case.name].figures() if case.name in by_inductor else None,
+            "times_faster": plain.median / fused.median,
+            "bytes": case.bytes,
+            "tbps": rate,
+            "share_of_copy": rate / copy_tbps,
+        }
+        torch.cuda.empty_cache()
+
+
+def _label(shape: Shape) -> str:
+    return f"{shape.replicas} × {shape.batch * shape.model.seq_len} × {shape.model.d_model}"
 
 
 def _compiled_times(shape: Shape, device: torch.device, runs: int) -> dict[str, Timing]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from nugpt.spec.resolve import Base, Extent
 from nugpt.spec.run import RunSpec
 
 TABLES = {"normalized": "nugpt", "prenorm": "prenorm-completep"}
+TOO_LITTLE = "the device has too little memory for it"
 WARM_UP = 5  # steps before any counts: the whole step is one graph by then
 
 
@@ -137,30 +139,50 @@ def bench_pair(
     options: Options,
     runs: int,
     say: Callable[[str], None] = lambda line: None,
-) -> list[Any]:
-    """νGPT and the plain transformer of the same shape, with the ratio of their speeds; `say` is told as it goes."""
-    rows = []
-    for ours, plain in shapes:
-        both = _timed_in_turn(ours, plain, device, options, runs)
-        both[0]["against_plain"] = both[1]["ms"]["median"] / both[0]["ms"]["median"]
-        rows += both
-        say(f"{ours.name}: νGPT {both[0]['ms']['median']:.2f} ms, plain {both[1]['ms']['median']:.2f} ms")
-    return rows
+) -> Iterator[list[dict[str, Any]]]:
+    """νGPT and the plain transformer of each shape, with the ratio of their speeds; `say` is told as it goes.
+
+    A model that does not fit has a row that says so, and the shapes after it are tried.
+    """
+    for pair in shapes:
+        ours, plain = rows = _timed_in_turn(*pair, device, options, runs)
+        if "ms" in ours and "ms" in plain:
+            ours["against_plain"] = plain["ms"]["median"] / ours["ms"]["median"]
+        say(f"{pair[0].name}: νGPT {_in_words(ours)}, plain {_in_words(plain)}")
+        yield rows
 
 
-def _timed_in_turn(ours: Shape, plain: Shape, device: torch.device, options: Options, runs: int) -> list[Any]:
-    """Both held at once: half of ours, all of the plain model's, the other half, so that a chip slows down for both."""
+def _in_words(row: dict[str, Any]) -> str:
+    return f"{row['ms']['median']:.2f} ms" if "ms" in row else "does not fit"
+
+
+def _timed_in_turn(
+    ours: Shape, plain: Shape, device: torch.device, options: Options, runs: int
+) -> list[dict[str, Any]]:
+    """Both rows: the two models in turn where both fit at once, else one after the other."""
+    # Suppressed rather than handled: what was made of a model that does not fit is gone before another is tried.
+    with suppress(torch.OutOfMemoryError):
+        return _timed_together(ours, plain, device, options, runs)
+    return [_timed_alone(shape, device, options, runs) for shape in (ours, plain)]
+
+
+def _timed_together(
+    ours: Shape, plain: Shape, device: torch.device, options: Options, runs: int
+) -> list[dict[str, Any]]:
+    """Half of ours, all of the plain model's, the other half, so that a chip slows down for both."""
     first = Trained(ours, device, options)
     first.time(-(-runs // 2))
-    try:
-        second = Trained(plain, device, options)
-    except torch.OutOfMemoryError:  # then one after the other
-        first.time(runs // 2)
-        row = first.row()
-        del first
-        second = Trained(plain, device, options)
-        second.time(runs)
-        return [row, second.row()]
+    second = Trained(plain, device, options)
     second.time(runs)
     first.time(runs // 2)
     return [first.row(), second.row()]
+
+
+def _timed_alone(shape: Shape, device: torch.device, options: Options, runs: int) -> dict[str, Any]:
+    """The row of a model, or where it does not fit even alone, one that says so."""
+    with suppress(torch.OutOfMemoryError):
+        trained = Trained(shape, device, options)
+        trained.time(runs)
+        return trained.row()
+    architecture = shape.model.architecture
+    return {"shape": shape.name, "architecture": architecture, "replicas": shape.replicas, "not_run": TOO_LITTLE}
