@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from nugpt.bench import steps, timing
 from nugpt.bench.steps import Shape, bench_pair, host_shapes, lab_shapes, paper_shapes
-from nugpt.bench.timing import ceilings, timed
+from nugpt.bench.timing import ceilings, environment, timed
+from nugpt.engines.lab import device
 from nugpt.engines.lab.options import Options
 from nugpt.spec.model import ModelConfig, flops_per_token
 
@@ -24,6 +26,7 @@ def test_the_median_and_the_spread_of_known_times(monkeypatch: pytest.MonkeyPatc
     found = timed(lambda: calls.append(1), CPU, runs=4, warm_up=2)
     assert len(calls) == 6
     assert found.figures()["runs"] == 4
+    assert found.figures()["each"] == pytest.approx([5.0, 1.0, 3.0, 9.0])
     assert (found.median, found.low, found.high) == pytest.approx((4.0, 1.0, 9.0))
 
 
@@ -105,3 +108,13 @@ def test_ceilings_are_rates() -> None:
     found = ceilings(CPU)
     assert 1e-4 < found["product_tflops"] < 10
     assert 1e-4 < found["copy_tbps"] < 10
+
+
+def test_the_record_says_when_and_on_which_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "cpu_name", lambda: "A chip")
+    before = datetime.now(UTC).replace(microsecond=0)
+    found = environment(CPU)
+    assert before <= datetime.fromisoformat(found["date"]) <= datetime.now(UTC)
+    assert found["date"].endswith("+00:00")
+    assert found["device"] == "A chip"
+    assert found["threads"] == torch.get_num_threads()

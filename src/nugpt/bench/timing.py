@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
 import torch
 
 import nugpt
+from nugpt.engines.lab.device import cpu_name, device_name
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,9 @@ class Timing:
         return cls(median(taken), min(taken), max(taken), tuple(taken))
 
     def figures(self) -> dict[str, Any]:
-        """As a table shows them."""
-        return {"median": self.median, "low": self.low, "high": self.high, "runs": len(self.taken)}
+        """As a table shows them, and each in the order in which it was taken."""
+        spread = {"median": self.median, "low": self.low, "high": self.high}
+        return spread | {"runs": len(self.taken), "each": list(self.taken)}
 
 
 def timed(
@@ -110,7 +114,7 @@ def ceilings(device: torch.device) -> dict[str, float]:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What the figures were taken with."""
+    """What the figures were taken with, and when."""
     cuda = device.type == "cuda"
     try:
         import triton
@@ -119,7 +123,10 @@ def environment(device: torch.device) -> dict[str, Any]:
     except ImportError:
         triton_version = None
     return {
-        "device": torch.cuda.get_device_name(device) if cuda else (platform.processor() or platform.machine()),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device_name(device),
+        "cpu": cpu_name() if cuda else None,  # which prepares data; without a GPU it is the device
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda if cuda else None,
         "triton": triton_version,

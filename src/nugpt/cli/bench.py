@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from nugpt.cli.data import print_rates
+from nugpt.cli.data import print_environment, print_rates
 from nugpt.cli.show import print_json, print_table
 
 Section = Literal["paper", "lab", "kernels", "data"]
@@ -93,7 +93,7 @@ class Bench:
         import torch
 
         if not self.json:
-            print(", ".join(f"{name} {value}" for name, value in result["environment"].items() if value is not None))
+            print_environment(result["environment"])
             found = result["ceilings"]
             print(f"ceilings: product {found['product_tflops']:.3g} TFLOP/s, copy {found['copy_tbps']:.3g} TB/s")
         for section in dict.fromkeys(self.sections):

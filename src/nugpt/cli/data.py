@@ -133,16 +133,26 @@ class BenchData:
 
     def run(self) -> int:
         """Measure and print."""
-        from nugpt.bench.data import bench_data
+        import torch
 
+        from nugpt.bench.data import bench_data
+        from nugpt.bench.timing import environment
+
+        taken_with = environment(torch.device("cpu"))
         result = bench_data(
             self.sources, self.tokenizer, self.prepared, self.workers, self.batch_size, self.seq_len, self.seconds
         )
         if self.json:
-            print_json(result)
+            print_json({"environment": taken_with} | result)
             return 0
+        print_environment(taken_with)
         print_rates("", result)
         return 0
+
+
+def print_environment(taken_with: dict[str, Any]) -> None:
+    """What figures were taken with, on one line."""
+    print(", ".join(f"{name} {value}" for name, value in taken_with.items() if value is not None))
 
 
 def print_rates(title: str, result: dict[str, Any]) -> None:
