@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nugpt.bench import data, steps, timing
-from nugpt.cli.bench import Bench
+from nugpt.cli.bench import INSTEAD, Bench
 from nugpt.cli.main import main
 from nugpt.engines.lab.options import Options
 from nugpt.spec.model import ModelConfig
@@ -35,6 +35,17 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernels: there is no CUDA device" in printed
     (ours,) = (line.split() for line in printed.splitlines() if "νGPT" in line and "–" in line)
     assert ours[-2:] == ["plain", "folded"]  # which kernels and which attention ran
+
+
+def test_a_cpu_times_its_own_shapes_once_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "paper", "lab", "--device", "cpu", "--runs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "paper, lab: there is no CUDA device: small shapes, a CPU's and not the paper's" in printed
+    assert printed.count("small: νGPT runs at") == 1
+    assert main(["bench", "paper", "lab", "--device", "cpu", "--runs", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["paper"] == found["lab"] == {"not_run": INSTEAD}
+    assert [row["shape"] for row in found["cpu"]] == ["small"] * 2
 
 
 def test_the_table_of_data_has_every_way_of_loading(
@@ -78,8 +89,8 @@ def test_a_shape_that_does_not_fit_is_named_and_leaves_the_others(
     assert main(["bench", "lab", "--device", "cpu", "--runs", "1", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "small: νGPT runs at" in printed
-    assert "lab, large νGPT: the device has too little memory" in printed
-    assert [row["shape"] for row in json.loads(out.read_text())["lab"]] == ["small", "small", "large", "large"]
+    assert "cpu, large νGPT: the device has too little memory" in printed
+    assert [row["shape"] for row in json.loads(out.read_text())["cpu"]] == ["small", "small", "large", "large"]
 
 
 def test_what_was_measured_before_a_failure_is_kept(
@@ -93,7 +104,7 @@ def test_what_was_measured_before_a_failure_is_kept(
     with pytest.raises(RuntimeError, match="the disk has gone"):
         main(["bench", "lab", "data", "--device", "cpu", "--runs", "1", "--json", "--out", str(out)])
     kept = json.loads(out.read_text())
-    assert [row["architecture"] for row in kept["lab"]] == ["normalized", "prenorm"]
+    assert [row["architecture"] for row in kept["cpu"]] == ["normalized", "prenorm"]
     assert json.loads(capsys.readouterr().out) == kept
     assert list(tmp_path.iterdir()) == [out]
 
@@ -104,8 +115,8 @@ def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads(out.read_text())
-    assert [row["architecture"] for row in found["lab"]] == ["normalized", "prenorm"]
-    assert all(row["ms"]["runs"] == 2 for row in found["lab"])
+    assert [row["architecture"] for row in found["cpu"]] == ["normalized", "prenorm"]
+    assert all(row["ms"]["runs"] == 2 for row in found["cpu"])
     assert found["environment"]["torch"]
     assert main(command) == 2  # what is there is not overwritten
     assert str(out) in capsys.readouterr().err

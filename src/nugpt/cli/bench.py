@@ -15,6 +15,8 @@ from nugpt.cli.data import print_environment, print_rates
 from nugpt.cli.show import print_json, print_table
 
 Section = Literal["paper", "lab", "kernels", "data"]
+STEPS = ("paper", "lab")  # the sections that time training steps
+INSTEAD = "there is no CUDA device: small shapes, a CPU's and not the paper's or a sweep's, are timed instead, as cpu"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Bench:
             raise ValueError(f"runs is {self.runs}, but must be a whole number of at least 1")
         options = Options(device=self.device, kernels=self.kernels)
         device = options.torch_device()
-        for architecture in TABLES if {"paper", "lab"} & {*self.sections} else ():
+        for architecture in TABLES if {*STEPS} & {*self.sections} else ():
             options.kernels_on(device, architecture)  # refuses what cannot be had
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # events and Triton use the current one
@@ -96,7 +98,7 @@ class Bench:
             print_environment(result["environment"])
             found = result["ceilings"]
             print(f"ceilings: product {found['product_tflops']:.3g} TFLOP/s, copy {found['copy_tbps']:.3g} TB/s")
-        for section in dict.fromkeys(self.sections):
+        for section in self._sections_on(device, result):
             try:
                 measured = self._measure(section, device, options, result["ceilings"])
                 if isinstance(measured, dict):
@@ -111,6 +113,16 @@ class Bench:
             self._keep(result)
             if not self.json:
                 _show(section, result[section])
+
+    def _sections_on(self, device: Any, result: dict[str, Any]) -> list[str]:
+        """The sections asked for; without a GPU the steps of a CPU's shapes, once, in place of those of large ones."""
+        asked = [section for section in dict.fromkeys(self.sections) if section in STEPS]
+        if device.type == "cuda" or not asked:
+            return list(dict.fromkeys(self.sections))
+        result |= {section: {"not_run": INSTEAD} for section in asked}
+        if not self.json:
+            print(f"\n{', '.join(asked)}: {INSTEAD}")
+        return list(dict.fromkeys("cpu" if section in STEPS else section for section in self.sections))
 
     def _measure(
         self, section: str, device: Any, options: Any, best: dict[str, float]
@@ -133,7 +145,7 @@ class Bench:
     def _steps(self, section: str, device: Any, options: Any, best: dict[str, float]) -> Iterator[list[dict[str, Any]]]:
         from nugpt.bench.steps import bench_pair, host_shapes, lab_shapes, paper_shapes
 
-        shapes = {"paper": paper_shapes, "lab": lab_shapes}[section] if device.type == "cuda" else host_shapes
+        shapes = {"paper": paper_shapes, "lab": lab_shapes, "cpu": host_shapes}[section]
         pairs = list(zip(shapes("normalized"), shapes("prenorm"), strict=True))
         for rows in bench_pair(pairs, device, options, self.runs, partial(print, file=sys.stderr, flush=True)):
             for row in rows:
