@@ -6,13 +6,14 @@ import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from nugpt.bench import data, steps, timing
-from nugpt.cli.bench import INSTEAD, Bench
+from nugpt.cli.bench import INSTEAD, Bench, Section
+from nugpt.cli.data import SECTIONS
 from nugpt.cli.main import main
 from nugpt.engines.lab.options import Options
 from nugpt.spec.model import ModelConfig
@@ -146,3 +147,25 @@ def test_mistakes_are_one_line(
     assert error.count("\n") == 1
     assert (arguments[1] or "''") in error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["kernels", "--kernels", "plain"], ["'plain'", "paper and lab", "sections are kernels"]),
+        (["paper", "lab", "--compiled"], ["compiled is for kernels", "sections are paper, lab"]),
+        (["data", "kernels"], ["'kernels' is a section", "nugpt bench kernels data"]),
+    ],
+)
+def test_an_option_or_section_that_would_be_ignored_is_refused(
+    command: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(timing, "ceilings", lambda device: pytest.fail("measured before the mistake was seen"))
+    assert main(["bench", *command]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert all(word in error for word in words)
+
+
+def test_the_sections_are_those_that_data_alone_knows() -> None:
+    assert {*SECTIONS, "data"} == {*get_args(Section)}

@@ -28,7 +28,7 @@ class Bench:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     kernels: str = "auto"
-    """auto, plain or fused."""
+    """Of paper and lab: auto, plain or fused."""
     runs: int = 10
     """Timed steps per shape."""
     compiled: bool = False
@@ -49,6 +49,7 @@ class Bench:
 
         if self.runs < 1:
             raise ValueError(f"runs is {self.runs}, but must be a whole number of at least 1")
+        self._check_sections()
         options = Options(device=self.device, kernels=self.kernels)
         device = options.torch_device()
         for architecture in TABLES if {*STEPS} & {*self.sections} else ():
@@ -64,6 +65,14 @@ class Bench:
             if self.json:
                 print_json(result)
         return 0
+
+    def _check_sections(self) -> None:
+        """Refuse an option that no section asked for would heed."""
+        steps, named = {*STEPS} & {*self.sections}, ", ".join(dict.fromkeys(self.sections)) or "none"
+        if self.kernels != "auto" and not steps:
+            raise ValueError(f"kernels is {self.kernels!r}, but is for paper and lab, and the sections are {named}")
+        if self.compiled and "kernels" not in self.sections:
+            raise ValueError(f"compiled is for kernels, and the sections are {named}: add kernels or leave it out")
 
     def _begin_file(self, result: dict[str, Any]) -> None:
         """Write what is known before anything is measured, so that a file that cannot be had is found out now."""

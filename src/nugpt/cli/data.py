@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # A log file wants to know that we are alive, not every block.
 SECONDS_BETWEEN_LINES = 10.0
+# Of `nugpt bench`, beside data: after the word data one would be taken for a source.
+SECTIONS = ("paper", "lab", "kernels")
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,11 @@ class BenchData:
         from nugpt.bench.data import bench_data
         from nugpt.bench.timing import environment
 
+        for source in self.sources:
+            if source in SECTIONS and not Path(source).exists():
+                raise ValueError(
+                    f"{source!r} is a section and not a source of data: nugpt bench {source} data has both"
+                )
         taken_with = environment(torch.device("cpu"))
         result = bench_data(
             self.sources, self.tokenizer, self.prepared, self.workers, self.batch_size, self.seq_len, self.seconds
