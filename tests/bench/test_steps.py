@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from nugpt.bench import steps, timing
 from nugpt.bench.steps import Shape, bench_pair, host_shapes, lab_shapes, paper_shapes
 from nugpt.bench.timing import ceilings, environment, timed
 from nugpt.engines.lab import device
+from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.options import Options
 from nugpt.spec.model import ModelConfig, flops_per_token
 
@@ -54,6 +56,21 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def pair_of(name: str, batch: int = 2) -> tuple[Shape, Shape]:
     model = ModelConfig(1, 2, 8, 32, 16, d_mlp=24)
     return Shape(name, model, batch), Shape(name, ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), batch)
+
+
+def test_both_models_see_the_same_batches_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[bytes]] = {"normalized": [], "prenorm": []}
+    step = Ensemble.train_step
+
+    def noted(self: Ensemble, state: State, tokens: Tensor, *rest: Any) -> None:
+        seen[self.config.architecture].append(tokens.numpy().tobytes())
+        step(self, state, tokens, *rest)
+
+    monkeypatch.setattr(Ensemble, "train_step", noted)
+    list(bench_pair([pair_of("s")], CPU, Options(device="cpu"), 4))
+    assert len(set(seen["normalized"])) == len(seen["normalized"]) == 1 + steps.WARM_UP + 4 + 2  # halves begin with one
+    assert len(set(seen["prenorm"])) == len(seen["prenorm"]) == 1 + steps.WARM_UP + 4 + 1
+    assert seen["prenorm"] == seen["normalized"][:-1]
 
 
 def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nugpt.bench.batches import Stream
 from nugpt.bench.timing import Timing, timed
 from nugpt.engines.lab.ensemble import Ensemble
 from nugpt.engines.lab.options import Options
@@ -74,6 +75,8 @@ class Trained:
         ]
         self.kernels = options.kernels_on(device, model.architecture)
         self.compiled = options.compiles(device, self.kernels)
+        self.stream = Stream(model.vocab_size, (R, shape.batch, model.seq_len), device)
+        self.ahead = iter(self.stream.draw(1 + WARM_UP))
         held = self._memory(torch.cuda.memory_allocated)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -81,11 +84,6 @@ class Trained:
         begun = time.perf_counter()
         self.ensemble = Ensemble(specs, device, options.attention, options.loss, self.compiled, self.kernels)
         self.state = self.ensemble.initial_state()
-        generator = torch.Generator(device).manual_seed(0)
-        self.tokens, self.targets = (
-            torch.randint(model.vocab_size, (R, shape.batch, model.seq_len), device=device, generator=generator)
-            for _ in range(2)
-        )
         self.micro_batch = options.micro_batch or shape.batch
         self.attention = options.attention
         self.step()
@@ -99,12 +97,13 @@ class Trained:
         self.taken: list[float] = []
 
     def step(self) -> None:
-        """One step of all replicas."""
-        self.ensemble.train_step(self.state, self.tokens, self.targets, 1.0, self.micro_batch)
+        """One step of all replicas, on a batch that lies ready and that they have not seen."""
+        self.ensemble.train_step(self.state, *next(self.ahead), 1.0, self.micro_batch)
 
     def time(self, runs: int) -> None:
         """So many more steps that count, after one that does not."""
         if runs:
+            self.ahead = iter(self.stream.draw(1 + runs))
             self.taken += timed(self.step, self.device, runs, warm_up=1).taken
 
     def row(self) -> dict[str, Any]:
