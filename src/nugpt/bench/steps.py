@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nugpt.bench.batches import Stream
-from nugpt.bench.timing import Timing, timed
+from nugpt.bench.timing import Timing, lead, timed_in_a_row
 from nugpt.engines.lab.ensemble import Ensemble
 from nugpt.engines.lab.options import Options
 from nugpt.spec import load_table
@@ -101,10 +101,10 @@ class Trained:
         self.ensemble.train_step(self.state, *next(self.ahead), 1.0, self.micro_batch)
 
     def time(self, runs: int) -> None:
-        """So many more steps that count, after one that does not."""
+        """So many more steps that count, after some that do not."""
         if runs:
-            self.ahead = iter(self.stream.draw(1 + runs))
-            self.taken += timed(self.step, self.device, runs, warm_up=1).taken
+            self.ahead = iter(self.stream.draw(lead(self.device) + runs))
+            self.taken += timed_in_a_row(self.step, self.device, runs).taken
 
     def row(self) -> dict[str, Any]:
         """Milliseconds per step and replica, tokens per second, TFLOP/s, peak memory, time to the first step."""

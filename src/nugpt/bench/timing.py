@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import torch
 
 import nugpt
-from nugpt.engines.lab.device import cpu_name, device_name
+from nugpt.engines.lab.device import STEPS_AHEAD, Ahead, cpu_name, device_name
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,36 @@ def timed(
             work()
             taken.append(1e3 * (time.perf_counter() - begun))
     return Timing.of(taken)
+
+
+def lead(device: torch.device) -> int:
+    """Steps before those that `timed_in_a_row` counts: as many as Python may be ahead of the device."""
+    return STEPS_AHEAD if device.type == "cuda" else 1
+
+
+def timed_in_a_row(step: Callable[[], object], device: torch.device, runs: int) -> Timing:
+    """How long a step takes among others, queued as in training: what Python does for it, the steps before it hide.
+
+    An event lies between every two steps; only how far Python runs ahead is bounded, as in training.
+    """
+    if device.type != "cuda":
+        return timed(step, device, runs, lead(device))
+    ahead, marks = Ahead(device), []
+    for i in range(lead(device) + runs):
+        if i >= lead(device):
+            marks.append(_mark(device))
+        step()
+        ahead.step()
+    marks.append(_mark(device))
+    marks[-1].synchronize()
+    return Timing.of([before.elapsed_time(after) for before, after in pairwise(marks)])
+
+
+def _mark(device: torch.device) -> torch.cuda.Event:
+    """An event at the end of what is queued now."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 TOGETHER = 4  # calls: what comes before the first, a graph's launch or another's data in the cache, then hardly counts
