@@ -119,6 +119,7 @@ def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [row["architecture"] for row in found["cpu"]] == ["normalized", "prenorm"]
     assert all(row["ms"]["runs"] == 2 for row in found["cpu"])
     assert found["environment"]["torch"]
+    assert found["options"] == {"kernels": "auto", "attention": None, "runs": 2, "compiled": False}
     assert main(command) == 2  # what is there is not overwritten
     assert str(out) in capsys.readouterr().err
 
@@ -154,6 +155,9 @@ def test_mistakes_are_one_line(
     [
         (["kernels", "--kernels", "plain"], ["'plain'", "paper and lab", "sections are kernels"]),
         (["paper", "lab", "--compiled"], ["compiled is for kernels", "sections are paper, lab"]),
+        (["kernels", "--attention", "flash"], ["'flash'", "paper and lab", "sections are kernels"]),
+        (["lab", "--device", "cpu", "--attention", "flash"], ["'flash'", "the device is cpu"]),
+        (["lab", "--device", "cpu", "--attention", "quick"], ["'quick'", "short, flash, cudnn, efficient"]),
         (["data", "kernels"], ["'kernels' is a section", "nugpt bench kernels data"]),
     ],
 )

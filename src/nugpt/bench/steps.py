@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from nugpt.bench.batches import Stream
 from nugpt.bench.timing import Timing, lead, timed_in_a_row
 from nugpt.engines.lab.ensemble import Ensemble
-from nugpt.engines.lab.options import Options
+from nugpt.engines.lab.options import Options, why_not_fused
 from nugpt.spec import load_table
 from nugpt.spec.model import ModelConfig, flops_per_token
 from nugpt.spec.resolve import Base, Extent
@@ -21,6 +21,8 @@ from nugpt.spec.run import RunSpec
 
 TABLES = {"normalized": "nugpt", "prenorm": "prenorm-completep"}
 TOO_LITTLE = "the device has too little memory for it"
+# The fused step's attention on a GPU; the module that has them cannot be imported without Triton.
+ATTENTION = ("short", "flash", "cudnn", "efficient")
 WARM_UP = 5  # steps before any counts: the whole step is one graph by then
 
 
@@ -60,10 +62,40 @@ def host_shapes(architecture: str) -> list[Shape]:
     return [Shape(f"d_model 96, R = {replicas}", model, 4, replicas) for replicas in (1, 4)]
 
 
-class Trained:
-    """A shape that is being trained, ready to be timed."""
+def check_attention(name: str, shapes: Sequence[Shape], device: torch.device, options: Options) -> None:
+    """Refuse an attention kernel that a fused step of these shapes cannot have."""
+    if name not in ATTENTION:
+        raise ValueError(f"attention is {name!r}, but must be one of {', '.join(ATTENTION)}")
+    if device.type != "cuda":
+        raise ValueError(
+            f"attention is {name!r}, a kernel of the fused step, but the device is {device.type}: leave it out"
+        )
+    for shape in shapes:
+        architecture = shape.model.architecture
+        if options.kernels_on(device, architecture) != "fused":
+            why = why_not_fused(architecture, device) or f"kernels is {options.kernels!r}"
+            raise ValueError(f"attention is {name!r}, a kernel of the fused step, but {why}: leave it out")
+    if name == "short":
+        _check_short(shapes)
 
-    def __init__(self, shape: Shape, device: torch.device, options: Options) -> None:
+
+def _check_short(shapes: Sequence[Shape]) -> None:
+    from nugpt.kernels.fused.heads import Heads
+    from nugpt.kernels.fused.short import MOST_TOKENS, MOST_WIDTH, takes
+
+    for shape in shapes:
+        model = shape.model
+        if not takes(model.seq_len, Heads(model.n_heads, model.n_kv_heads, model.head_dim, model.seq_len).width):
+            raise ValueError(
+                f"attention is 'short', which takes at most {MOST_TOKENS} tokens and heads of {MOST_WIDTH}, "
+                f"but {shape.name} has {model.seq_len} and {model.head_dim}: leave its section out, or take another"
+            )
+
+
+class Trained:
+    """A shape that is being trained, ready to be timed; with an attention kernel of the fused step, by that one."""
+
+    def __init__(self, shape: Shape, device: torch.device, options: Options, attention: str | None = None) -> None:
         self.shape, self.device = shape, device
         model, R = shape.model, shape.replicas
         base = Base.of(Extent.of(model, 1000, shape.batch))
@@ -86,7 +118,10 @@ class Trained:
         self.state = self.ensemble.initial_state()
         self.micro_batch = options.micro_batch or shape.batch
         self.attention = options.attention
-        self.step()
+        if attention is not None:
+            assert self.ensemble.fused is not None
+            self.ensemble.fused.program.asked = attention
+        self._first_step(attention)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.first_s = time.perf_counter() - begun
@@ -95,6 +130,17 @@ class Trained:
         peak = self._memory(torch.cuda.max_memory_allocated)
         self.peak_bytes = None if peak is None or held is None else peak - held  # without what was there before
         self.taken: list[float] = []
+
+    def _first_step(self, attention: str | None) -> None:
+        """Compile and run; what attention was asked for and fails is the user's to know."""
+        try:
+            self.step()
+        except torch.OutOfMemoryError:  # a RuntimeError too
+            raise
+        except RuntimeError as error:
+            if attention is None:
+                raise
+            raise ValueError(f"attention is {attention!r}, but it fails at {self.shape.name}: {error}") from error
 
     def step(self) -> None:
         """One step of all replicas, on a batch that lies ready and that they have not seen."""
@@ -138,13 +184,14 @@ def bench_pair(
     options: Options,
     runs: int,
     say: Callable[[str], None] = lambda line: None,
+    attention: str | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """νGPT and the plain transformer of each shape, with the ratio of their speeds; `say` is told as it goes.
 
     A model that does not fit has a row that says so, and the shapes after it are tried.
     """
     for pair in shapes:
-        ours, plain = rows = _timed_in_turn(*pair, device, options, runs)
+        ours, plain = rows = _timed_in_turn(*pair, runs, lambda shape: Trained(shape, device, options, attention))
         if "ms" in ours and "ms" in plain:
             ours["against_plain"] = plain["ms"]["median"] / ours["ms"]["median"]
         say(f"{pair[0].name}: νGPT {_in_words(ours)}, plain {_in_words(plain)}")
@@ -155,33 +202,29 @@ def _in_words(row: dict[str, Any]) -> str:
     return f"{row['ms']['median']:.2f} ms" if "ms" in row else "does not fit"
 
 
-def _timed_in_turn(
-    ours: Shape, plain: Shape, device: torch.device, options: Options, runs: int
-) -> list[dict[str, Any]]:
+def _timed_in_turn(ours: Shape, plain: Shape, runs: int, trained: Callable[[Shape], Trained]) -> list[dict[str, Any]]:
     """Both rows: the two models in turn where both fit at once, else one after the other."""
     # Suppressed rather than handled: what was made of a model that does not fit is gone before another is tried.
     with suppress(torch.OutOfMemoryError):
-        return _timed_together(ours, plain, device, options, runs)
-    return [_timed_alone(shape, device, options, runs) for shape in (ours, plain)]
+        return _timed_together(ours, plain, runs, trained)
+    return [_timed_alone(shape, runs, trained) for shape in (ours, plain)]
 
 
-def _timed_together(
-    ours: Shape, plain: Shape, device: torch.device, options: Options, runs: int
-) -> list[dict[str, Any]]:
+def _timed_together(ours: Shape, plain: Shape, runs: int, trained: Callable[[Shape], Trained]) -> list[dict[str, Any]]:
     """Half of ours, all of the plain model's, the other half, so that a chip slows down for both."""
-    first = Trained(ours, device, options)
+    first = trained(ours)
     first.time(-(-runs // 2))
-    second = Trained(plain, device, options)
+    second = trained(plain)
     second.time(runs)
     first.time(runs // 2)
     return [first.row(), second.row()]
 
 
-def _timed_alone(shape: Shape, device: torch.device, options: Options, runs: int) -> dict[str, Any]:
+def _timed_alone(shape: Shape, runs: int, trained: Callable[[Shape], Trained]) -> dict[str, Any]:
     """The row of a model, or where it does not fit even alone, one that says so."""
     with suppress(torch.OutOfMemoryError):
-        trained = Trained(shape, device, options)
-        trained.time(runs)
-        return trained.row()
+        model = trained(shape)
+        model.time(runs)
+        return model.row()
     architecture = shape.model.architecture
     return {"shape": shape.name, "architecture": architecture, "replicas": shape.replicas, "not_run": TOO_LITTLE}

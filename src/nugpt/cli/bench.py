@@ -29,6 +29,8 @@ class Bench:
     """auto, cpu, cuda or cuda:N."""
     kernels: str = "auto"
     """Of paper and lab: auto, plain or fused."""
+    attention: str | None = None
+    """Of paper and lab on a GPU: the fused step's attention, not the fastest but short, flash, cudnn or efficient."""
     runs: int = 10
     """Timed steps per shape."""
     compiled: bool = False
@@ -43,7 +45,7 @@ class Bench:
         """Measure, print, and write what was asked for."""
         import torch
 
-        from nugpt.bench.steps import TABLES
+        from nugpt.bench.steps import TABLES, check_attention
         from nugpt.bench.timing import ceilings, environment
         from nugpt.engines.lab.options import Options
 
@@ -54,9 +56,13 @@ class Bench:
         device = options.torch_device()
         for architecture in TABLES if {*STEPS} & {*self.sections} else ():
             options.kernels_on(device, architecture)  # refuses what cannot be had
+        if self.attention is not None:
+            shapes = [shape for pairs in map(_pairs, self.sections) for pair in pairs for shape in pair]
+            check_attention(self.attention, shapes, device, options)
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # events and Triton use the current one
-        result: dict[str, Any] = {"environment": environment(device)}
+        asked = {name: getattr(self, name) for name in ("kernels", "attention", "runs", "compiled")}
+        result: dict[str, Any] = {"environment": environment(device), "options": asked}
         self._begin_file(result)
         try:
             result["ceilings"] = ceilings(device)
@@ -71,6 +77,8 @@ class Bench:
         steps, named = {*STEPS} & {*self.sections}, ", ".join(dict.fromkeys(self.sections)) or "none"
         if self.kernels != "auto" and not steps:
             raise ValueError(f"kernels is {self.kernels!r}, but is for paper and lab, and the sections are {named}")
+        if self.attention is not None and not steps:
+            raise ValueError(f"attention is {self.attention!r}, but is for paper and lab, and the sections are {named}")
         if self.compiled and "kernels" not in self.sections:
             raise ValueError(f"compiled is for kernels, and the sections are {named}: add kernels or leave it out")
 
@@ -152,15 +160,22 @@ class Bench:
         return self._steps(section, device, options, best)
 
     def _steps(self, section: str, device: Any, options: Any, best: dict[str, float]) -> Iterator[list[dict[str, Any]]]:
-        from nugpt.bench.steps import bench_pair, host_shapes, lab_shapes, paper_shapes
+        from nugpt.bench.steps import bench_pair
 
-        shapes = {"paper": paper_shapes, "lab": lab_shapes, "cpu": host_shapes}[section]
-        pairs = list(zip(shapes("normalized"), shapes("prenorm"), strict=True))
-        for rows in bench_pair(pairs, device, options, self.runs, partial(print, file=sys.stderr, flush=True)):
+        say = partial(print, file=sys.stderr, flush=True)
+        for rows in bench_pair(_pairs(section), device, options, self.runs, say, self.attention):
             for row in rows:
                 if "ms" in row:
                     row["share_of_ceiling"] = row["tflops"] / best["product_tflops"]
             yield rows
+
+
+def _pairs(section: str) -> list[tuple[Any, Any]]:
+    """The shapes of a section's steps, of νGPT and of the plain transformer; none where it has no steps."""
+    from nugpt.bench import steps
+
+    of = {"paper": steps.paper_shapes, "lab": steps.lab_shapes, "cpu": steps.host_shapes}
+    return list(zip(of[section]("normalized"), of[section]("prenorm"), strict=True)) if section in of else []
 
 
 def _show(section: str, found: Any) -> None:
