@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 from nugpt.bench import data, steps, timing
-from nugpt.cli.bench import INSTEAD, Bench, Section
+from nugpt.bench.floor import counts, floor_ms
+from nugpt.cli.bench import INSTEAD, Bench, Section, _show
 from nugpt.cli.data import SECTIONS
 from nugpt.cli.main import main
 from nugpt.engines.lab.options import Options
@@ -108,6 +110,25 @@ def test_what_was_measured_before_a_failure_is_kept(
     assert [row["architecture"] for row in kept["cpu"]] == ["normalized", "prenorm"]
     assert json.loads(capsys.readouterr().out) == kept
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_row_of_a_gpu_has_its_floor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ms = {"median": 2.0, "low": 1.0, "high": 3.0}
+    row = {"architecture": "normalized", "ms": ms, "ms_per_replica": 2.0, "tokens_per_ms": 1.0, "tflops": 1.0}
+    row |= {"peak_bytes": None, "first_step_s": 1.0, "compile": False, "kernels": "fused", "attention": "short"}
+
+    def rows(pairs: list[Any], *_: Any) -> Iterator[list[Any]]:
+        for pair in pairs:
+            yield [row | {"shape": shape.name} for shape in pair]
+
+    monkeypatch.setattr(steps, "bench_pair", rows)
+    ceilings = {"product_tflops": 770.0, "copy_tbps": 4.23}
+    found = [row for pair in Bench()._steps("lab", torch.device("cuda"), Options(), ceilings) for row in pair]
+    assert found[2]["shape"] == "d_model 192, R = 8"
+    assert found[2]["floor_ms"] == pytest.approx(floor_ms(counts(steps.lab_shapes("normalized")[1]), ceilings))
+    _show("lab", found)
+    line = next(line for line in capsys.readouterr().out.splitlines() if "d_model 192, R = 8" in line)
+    assert f"{found[2]['floor_ms']:.2f}" in line.split()
 
 
 def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

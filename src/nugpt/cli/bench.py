@@ -160,13 +160,17 @@ class Bench:
         return self._steps(section, device, options, best)
 
     def _steps(self, section: str, device: Any, options: Any, best: dict[str, float]) -> Iterator[list[dict[str, Any]]]:
+        from nugpt.bench.floor import counts, floor_ms
         from nugpt.bench.steps import bench_pair
 
-        say = partial(print, file=sys.stderr, flush=True)
-        for rows in bench_pair(_pairs(section), device, options, self.runs, say, self.attention):
-            for row in rows:
+        pairs, say = _pairs(section), partial(print, file=sys.stderr, flush=True)
+        measured = bench_pair(pairs, device, options, self.runs, say, self.attention)
+        for pair, rows in zip(pairs, measured, strict=True):
+            for shape, row in zip(pair, rows, strict=True):
                 if "ms" in row:
                     row["share_of_ceiling"] = row["tflops"] / best["product_tflops"]
+                    # The bytes are those of bfloat16 products and of fused operations, which a CPU has not.
+                    row["floor_ms"] = floor_ms(counts(shape), best) if device.type == "cuda" else None
             yield rows
 
 
@@ -219,7 +223,7 @@ def _show_kernels(section: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _show_steps(section: str, rows: list[dict[str, Any]]) -> None:
-    columns = [section, "model", "ms", "spread", "ms/replica", "tokens/ms", "TFLOP/s", "of product"]
+    columns = [section, "model", "ms", "spread", "floor ms", "ms/replica", "tokens/ms", "TFLOP/s", "of product"]
     columns += ["GiB", "first s", "kernels", "attention"]
     lines = [
         [
@@ -227,6 +231,7 @@ def _show_steps(section: str, rows: list[dict[str, Any]]) -> None:
             MODELS[r["architecture"]],
             f"{r['ms']['median']:.2f}",
             _spread(r["ms"]),
+            "–" if r["floor_ms"] is None else f"{r['floor_ms']:.2f}",
             f"{r['ms_per_replica']:.3f}",
             f"{r['tokens_per_ms']:.1f}",
             f"{r['tflops']:.3g}",
@@ -238,7 +243,7 @@ def _show_steps(section: str, rows: list[dict[str, Any]]) -> None:
         ]
         for r in rows
     ]
-    print_table(columns, lines, right=list(range(2, 10)))
+    print_table(columns, lines, right=list(range(2, 11)))
     for r in rows:
         if "against_plain" in r:
             print(f"{r['shape']}: νGPT runs at {r['against_plain']:.3f} of the plain transformer's speed")
