@@ -131,6 +131,18 @@ def test_a_row_of_a_gpu_has_its_floor(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert f"{found[2]['floor_ms']:.2f}" in line.split()
 
 
+def test_where_the_time_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "lab", "--device", "cpu", "--runs", "1", "--profile"]) == 0
+    printed = capsys.readouterr().out
+    assert "cpu, small: ms a step" in printed
+    totals = [line.split() for line in printed.splitlines() if line.split()[:1] == ["all"]]
+    assert len(totals) == 1
+    assert all(float(total) > 0 for total in totals[0][1:])
+    assert main(["bench", "lab", "--device", "cpu", "--runs", "1", "--profile", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["profile"]
+    assert [(row["section"], row["architecture"]) for row in found] == [("cpu", "normalized"), ("cpu", "prenorm")]
+
+
 def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
     command = ["bench", "lab", "--device", "cpu", "--runs", "2", "--json", "--out", str(out)]
@@ -140,7 +152,7 @@ def test_json_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [row["architecture"] for row in found["cpu"]] == ["normalized", "prenorm"]
     assert all(row["ms"]["runs"] == 2 for row in found["cpu"])
     assert found["environment"]["torch"]
-    assert found["options"] == {"kernels": "auto", "attention": None, "runs": 2, "compiled": False}
+    assert found["options"] == {"kernels": "auto", "attention": None, "runs": 2, "compiled": False, "profile": False}
     assert main(command) == 2  # what is there is not overwritten
     assert str(out) in capsys.readouterr().err
 
@@ -179,6 +191,7 @@ def test_mistakes_are_one_line(
         (["kernels", "--attention", "flash"], ["'flash'", "paper and lab", "sections are kernels"]),
         (["lab", "--device", "cpu", "--attention", "flash"], ["'flash'", "the device is cpu"]),
         (["lab", "--device", "cpu", "--attention", "quick"], ["'quick'", "short, flash, cudnn, efficient"]),
+        (["kernels", "--profile"], ["profile is for paper and lab", "sections are kernels"]),
         (["data", "kernels"], ["'kernels' is a section", "nugpt bench kernels data"]),
     ],
 )

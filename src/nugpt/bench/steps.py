@@ -146,11 +146,16 @@ class Trained:
         """One step of all replicas, on a batch that lies ready and that they have not seen."""
         self.ensemble.train_step(self.state, *next(self.ahead), 1.0, self.micro_batch)
 
+    def prepared(self, steps: int) -> Callable[[], None]:
+        """The step, with batches that lie ready for so many."""
+        self.ahead = iter(self.stream.draw(steps))
+        return self.step
+
     def time(self, runs: int) -> None:
         """So many more steps that count, after some that do not."""
         if runs:
-            self.ahead = iter(self.stream.draw(lead(self.device) + runs))
-            self.taken += timed_in_a_row(self.step, self.device, runs).taken
+            step = self.prepared(lead(self.device) + runs)
+            self.taken += timed_in_a_row(step, self.device, runs).taken
 
     def row(self) -> dict[str, Any]:
         """Milliseconds per step and replica, tokens per second, TFLOP/s, peak memory, time to the first step."""

@@ -36,6 +36,8 @@ class Bench:
     compiled: bool = False
     """Of kernels: time plain functions between a block's products also as torch's compiler makes them, which takes a
     minute or two more."""
+    profile: bool = False
+    """Of paper and lab: also where the time of a step goes, by kind of kernel; on a CPU by operator."""
     out: str | None = None
     """Also write the figures to this new file, as they come: a failure loses nothing that was measured before it."""
     json: bool = False
@@ -61,7 +63,7 @@ class Bench:
             check_attention(self.attention, shapes, device, options)
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # events and Triton use the current one
-        asked = {name: getattr(self, name) for name in ("kernels", "attention", "runs", "compiled")}
+        asked = {name: getattr(self, name) for name in ("kernels", "attention", "runs", "compiled", "profile")}
         result: dict[str, Any] = {"environment": environment(device), "options": asked}
         self._begin_file(result)
         try:
@@ -79,6 +81,8 @@ class Bench:
             raise ValueError(f"kernels is {self.kernels!r}, but is for paper and lab, and the sections are {named}")
         if self.attention is not None and not steps:
             raise ValueError(f"attention is {self.attention!r}, but is for paper and lab, and the sections are {named}")
+        if self.profile and not steps:
+            raise ValueError(f"profile is for paper and lab, and the sections are {named}: add one or leave it out")
         if self.compiled and "kernels" not in self.sections:
             raise ValueError(f"compiled is for kernels, and the sections are {named}: add kernels or leave it out")
 
@@ -130,6 +134,21 @@ class Bench:
             self._keep(result)
             if not self.json:
                 _show(section, result[section])
+        if self.profile:
+            self._profile(result, device, options)
+
+    def _profile(self, result: dict[str, Any], device: Any, options: Any) -> None:
+        """Where the time goes, after all that is timed."""
+        from nugpt.bench.profile import profile_pairs
+
+        result["profile"] = []
+        for section in STEPS if device.type == "cuda" else ("cpu",):
+            if section in (*self.sections, "cpu"):
+                for rows in profile_pairs(_pairs(section), device, options, self.attention):
+                    result["profile"] += [{"section": section} | row for row in rows]
+                    self._keep(result)
+                    if not self.json:
+                        _show_profile(section, rows)
 
     def _sections_on(self, device: Any, result: dict[str, Any]) -> list[str]:
         """The sections asked for; without a GPU the steps of a CPU's shapes, once, in place of those of large ones."""
@@ -247,6 +266,23 @@ def _show_steps(section: str, rows: list[dict[str, Any]]) -> None:
     for r in rows:
         if "against_plain" in r:
             print(f"{r['shape']}: νGPT runs at {r['against_plain']:.3f} of the plain transformer's speed")
+
+
+def _show_profile(section: str, rows: list[dict[str, Any]]) -> None:
+    """Both models of a shape side by side."""
+    from nugpt.bench.profile import side_by_side
+
+    print()
+    found = [row for row in rows if "ms" in row]
+    times = side_by_side([row["ms"] for row in found])
+    lines = [[kind, *(f"{ms:.3f}" if ms else "–" for ms in each)] for kind, each in times.items()]
+    lines.append(["all", *(f"{row['total_ms']:.3f}" for row in found)])
+    columns = [f"{section}, {rows[0]['shape']}: ms a step", *(MODELS[row["architecture"]] for row in found)]
+    if found:
+        print_table(columns, lines, right=list(range(1, len(columns))))
+    for row in rows:
+        if "not_run" in row:
+            print(f"{section}, {row['shape']} {MODELS[row['architecture']]}: {row['not_run']}")
 
 
 def _spread(ms: dict[str, float]) -> str:
