@@ -207,3 +207,25 @@ def test_an_option_or_section_that_would_be_ignored_is_refused(
 
 def test_the_sections_are_those_that_data_alone_knows() -> None:
     assert {*SECTIONS, "data"} == {*get_args(Section)}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def shapes(architecture: str) -> list[steps.Shape]:
+        return [steps.Shape("small", ModelConfig(2, 4, 48, 8192, 512, architecture=architecture), 8, 4)]
+
+    monkeypatch.setattr(steps, "lab_shapes", shapes)
+    for attention in ("short", "cudnn", "flash", "efficient"):
+        command = ["bench", "lab", "--device", "cuda", "--runs", "5", "--attention", attention, "--profile", "--json"]
+        assert main(command) == 0
+        found = json.loads(capsys.readouterr().out)
+        for row, where, own in zip(found["lab"], found["profile"], ("lerp", "add, norm"), strict=True):
+            assert row["attention"] == attention
+            assert len(row["ms"]["each"]) == 5
+            assert row["floor_ms"] < row["ms"]["low"]
+            assert {"matrix products", "attention", "Adam, retraction, copy", own} <= set(where["ms"])
+            assert sum(where["ms"].values()) == pytest.approx(where["total_ms"])
+            # A step is one graph: its kernels fill most of its time, and there is only one at a time.
+            assert 0.5 < where["total_ms"] / row["ms"]["median"] < 1.2
+    assert main(["bench", "paper", "--device", "cuda", "--attention", "short"]) == 2
+    assert "12 × 10 heads of 128 has 4096" in capsys.readouterr().err

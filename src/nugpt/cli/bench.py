@@ -113,24 +113,19 @@ class Bench:
 
     def _sections(self, result: dict[str, Any], device: Any, options: Any) -> None:
         """Measure each section into the result, print it, and write the file anew after every shape."""
-        import torch
-
         if not self.json:
             print_environment(result["environment"])
             found = result["ceilings"]
             print(f"ceilings: product {found['product_tflops']:.3g} TFLOP/s, copy {found['copy_tbps']:.3g} TB/s")
         for section in self._sections_on(device, result):
-            try:
-                measured = self._measure(section, device, options, result["ceilings"])
-                if isinstance(measured, dict):
-                    result[section] = measured
-                else:
-                    result[section] = []
-                    for rows in measured:
-                        result[section] += rows
-                        self._keep(result)
-            except torch.OutOfMemoryError:  # the other sections may still fit
-                result[section] = {"not_run": "the device has too little memory for it"}
+            measured = self._measure(section, device, options, result["ceilings"])
+            if isinstance(measured, dict):
+                result[section] = measured
+            else:
+                result[section] = []
+                for rows in measured:
+                    result[section] += rows
+                    self._keep(result)
             self._keep(result)
             if not self.json:
                 _show(section, result[section])
