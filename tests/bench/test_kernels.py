@@ -81,7 +81,7 @@ def test_a_case_and_its_twin_give_the_same(of: str, number: int) -> None:
 def test_operations_between_products_are_timed_as_compiled_too() -> None:
     from nugpt.bench.kernels import bench_kernels, compiled_cases
 
-    rows = bench_kernels(torch.device("cuda"), 4.0, 2, compiled=True, shapes=[SMALL])
+    (rows,) = bench_kernels(torch.device("cuda"), 4.0, 2, compiled=True, shapes=[SMALL])
     with_time = {row["kernel"] for row in rows if row["compiled_ms"] is not None}
     assert with_time == {case.name for case in compiled_cases(SMALL, torch.device("cuda"))}
     assert all(row["ms"]["median"] > 0 and row["plain_ms"]["median"] > 0 for row in rows)
@@ -113,3 +113,48 @@ def test_the_shapes_take_both_ways_of_the_loss() -> None:
     shapes = kernel_shapes()
     assert [(s.replicas, s.model.d_model) for s in shapes] == [(1, 1280), (1, 1224), (8, 192), (8, 768)]
     assert {s.model.vocab_size > WHOLE_ROW for s in shapes} == {True, False}
+
+
+def test_the_attention_kernels_to_choose_from_are_those_there_are() -> None:
+    from nugpt.kernels.fused.attention import KERNELS
+
+    assert {*steps.ATTENTION} == {"short", *KERNELS} - {"host"}
+
+
+class Fused(Options):
+    """As on a GPU that has the fused kernels."""
+
+    def kernels_on(self, device: torch.device, architecture: str) -> str:
+        return "fused"
+
+
+def test_a_shape_that_short_attention_does_not_take_is_named() -> None:
+    cuda, shapes = torch.device("cuda"), steps.lab_shapes("normalized")
+    steps.check_attention("short", shapes, cuda, Fused())
+    steps.check_attention("cudnn", steps.paper_shapes("normalized"), cuda, Fused())
+    with pytest.raises(ValueError, match=r"'short'.*1024.*12 × 10 heads of 128 has 4096"):
+        steps.check_attention("short", [*shapes, *steps.paper_shapes("normalized")], cuda, Fused())
+
+
+def test_attention_that_is_asked_for_is_taken_without_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.engines.lab import fused
+
+    monkeypatch.setattr(steps, "WARM_UP", 0)
+    monkeypatch.setattr(fused, "fastest", lambda *_: pytest.fail("the fastest was looked for"))
+    name = "efficient" if DEVICE == "cuda" else "host"
+    options = Options(device=DEVICE, kernels="fused")
+    trained = Trained(Shape("small", SMALL.model, 1), torch.device(DEVICE), options, name)
+    trained.time(1)
+    assert trained.row()["attention"] == name
+
+
+def test_attention_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels.fused import attention
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no plan supports the graph")
+
+    monkeypatch.setitem(attention.KERNELS, "cudnn", (fails, fails))
+    options = Options(device=DEVICE, kernels="fused")
+    with pytest.raises(ValueError, match=r"'cudnn', but it fails at small: no plan supports the graph"):
+        Trained(Shape("small", SMALL.model, 1), torch.device(DEVICE), options, "cudnn")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from nugpt.bench import steps, timing
 from nugpt.bench.steps import Shape, bench_pair, host_shapes, lab_shapes, paper_shapes
-from nugpt.bench.timing import ceilings, timed
+from nugpt.bench.timing import ceilings, environment, timed
+from nugpt.engines.lab import device
+from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.engines.lab.options import Options
 from nugpt.spec.model import ModelConfig, flops_per_token
 
@@ -23,6 +28,7 @@ def test_the_median_and_the_spread_of_known_times(monkeypatch: pytest.MonkeyPatc
     found = timed(lambda: calls.append(1), CPU, runs=4, warm_up=2)
     assert len(calls) == 6
     assert found.figures()["runs"] == 4
+    assert found.figures()["each"] == pytest.approx([5.0, 1.0, 3.0, 9.0])
     assert (found.median, found.low, found.high) == pytest.approx((4.0, 1.0, 9.0))
 
 
@@ -33,7 +39,7 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         Shape("small", ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), 2, 3),
     )
     said: list[str] = []
-    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), 3, said.append)
+    ((ours, plain),) = bench_pair([pair], CPU, Options(device="cpu"), 3, said.append)
     assert said == [f"small: νGPT {ours['ms']['median']:.2f} ms, plain {plain['ms']['median']:.2f} ms"]
     assert ours["ms"]["runs"] == plain["ms"]["runs"] == 3
     assert (ours["architecture"], plain["architecture"]) == ("normalized", "prenorm")
@@ -47,8 +53,27 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2.0 < ours["loss"] < 5.0  # log 32 is 3.5: steps were really taken
 
 
-def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def pair_of(name: str, batch: int = 2) -> tuple[Shape, Shape]:
     model = ModelConfig(1, 2, 8, 32, 16, d_mlp=24)
+    return Shape(name, model, batch), Shape(name, ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), batch)
+
+
+def test_both_models_see_the_same_batches_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[bytes]] = {"normalized": [], "prenorm": []}
+    step = Ensemble.train_step
+
+    def noted(self: Ensemble, state: State, tokens: Tensor, *rest: Any) -> None:
+        seen[self.config.architecture].append(tokens.numpy().tobytes())
+        step(self, state, tokens, *rest)
+
+    monkeypatch.setattr(Ensemble, "train_step", noted)
+    list(bench_pair([pair_of("s")], CPU, Options(device="cpu"), 4))
+    assert len(set(seen["normalized"])) == len(seen["normalized"]) == 1 + steps.WARM_UP + 4 + 2  # halves begin with one
+    assert len(set(seen["prenorm"])) == len(seen["prenorm"]) == 1 + steps.WARM_UP + 4 + 1
+    assert seen["prenorm"] == seen["normalized"][:-1]
+
+
+def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     class Tight(steps.Trained):
@@ -59,10 +84,32 @@ def test_where_both_do_not_fit_they_are_timed_one_after_the_other(monkeypatch: p
             super().__init__(shape, *rest)
 
     monkeypatch.setattr(steps, "Trained", Tight)
-    pair = (Shape("s", model, 2), Shape("s", ModelConfig(**(model.to_dict() | {"architecture": "prenorm"})), 2))
-    ours, plain = bench_pair([pair], CPU, Options(device="cpu"), 3)
-    assert made == ["normalized", "prenorm", "prenorm"]
+    ((ours, plain),) = bench_pair([pair_of("s")], CPU, Options(device="cpu"), 3)
+    assert made == ["normalized", "prenorm"] * 2
     assert [ours["ms"]["runs"], plain["ms"]["runs"]] == [3, 3]
+
+
+def test_a_model_that_does_not_fit_is_named_and_the_rest_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []  # models that are still there when another is tried
+    alive: list[weakref.ref[Any]] = []
+
+    class Small(steps.Trained):
+        def __init__(self, shape: Shape, *rest: Any) -> None:
+            held.append(sum(made() is not None for made in alive))
+            alive.append(weakref.ref(self))
+            if shape.name == "large" and shape.model.architecture == "prenorm":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            super().__init__(shape, *rest)
+
+    monkeypatch.setattr(steps, "Trained", Small)
+    said: list[str] = []
+    pairs = [pair_of(name) for name in ("first", "large", "last")]
+    first, large, last = bench_pair(pairs, CPU, Options(device="cpu"), 1, said.append)
+    assert [row["ms"]["runs"] for row in (*first, large[0], *last)] == [1] * 5
+    assert large[1] == {"shape": "large", "architecture": "prenorm", "replicas": 1, "not_run": steps.TOO_LITTLE}
+    assert "against_plain" not in large[0]
+    assert said[1].endswith("plain does not fit")
+    assert held == [0, 1, 0, 1, 0, 0, 0, 1]  # nothing is left of a pair, or of a model that did not fit
 
 
 @pytest.mark.parametrize("shapes", [paper_shapes, lab_shapes, host_shapes])
@@ -78,3 +125,13 @@ def test_ceilings_are_rates() -> None:
     found = ceilings(CPU)
     assert 1e-4 < found["product_tflops"] < 10
     assert 1e-4 < found["copy_tbps"] < 10
+
+
+def test_the_record_says_when_and_on_which_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "cpu_name", lambda: "A chip")
+    before = datetime.now(UTC).replace(microsecond=0)
+    found = environment(CPU)
+    assert before <= datetime.fromisoformat(found["date"]) <= datetime.now(UTC)
+    assert found["date"].endswith("+00:00")
+    assert found["device"] == "A chip"
+    assert found["threads"] == torch.get_num_threads()

@@ -8,6 +8,7 @@ from tests.data.corpus import jsonl, make_documents, write_like
 
 from nugpt.cli.data import BenchData, Inspect, Prepare, Verify
 from nugpt.cli.main import main
+from nugpt.engines.lab.device import cpu_name
 
 
 @pytest.fixture
@@ -84,6 +85,7 @@ def test_the_benchmark_measures_both_ways(source: Path, capsys: pytest.CaptureFi
     assert BenchData((str(source),), json=True, **settings).run() == 0  # type: ignore[arg-type]
     result = json.loads(capsys.readouterr().out)
     assert result["prepare"]["tokens"] > 10_000
+    assert result["environment"]["device"] == cpu_name()
     assert min(result["load"]["tokens_per_second"], result["load"]["tokens_per_second_prefetched"]) > 0
     assert BenchData((str(source),), **settings).run() == 0  # type: ignore[arg-type]
     assert "tokens/s" in capsys.readouterr().out

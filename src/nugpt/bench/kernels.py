@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nugpt.bench.steps import Shape, lab_shapes, paper_shapes
+from nugpt.bench.floor import BYTES, LOW, embedding_bytes
+from nugpt.bench.steps import TOO_LITTLE, Shape, lab_shapes, paper_shapes
 from nugpt.bench.timing import Timing, timed_in_graph, timed_queued
 from nugpt.core import sphere
 from nugpt.core.baseline import RMS_EPS
@@ -108,18 +109,18 @@ def _lerps(x: Operands) -> list[Case]:
 
     first, e = (before, stored_before, x.gain), x.R * x.N * x.D
     return [
-        Case("lerp", lambda: lerp(h, b, stored, x.gain), lambda: plain(h, b, stored), 12 * e),
+        Case("lerp", lambda: lerp(h, b, stored, x.gain), lambda: plain(h, b, stored), BYTES["lerp"] * e),
         Case(
             "lerp backward",
             lambda: lerp_backward(g, g_low, h, b, stored, x.gain),
             _backward(plain, (h, b, stored), (g, g_low)),
-            18 * e,
+            BYTES["lerp backward"] * e,
         ),
         Case(
             "lerp backward, the state before it made again",
             lambda: lerp_backward(g, g_low, h, b, stored, x.gain, first, again=True),
             plain_twice,
-            22 * e,
+            (BYTES["lerp backward"] + 2 * LOW) * e,  # the branch before, and the copy that is made again
         ),
     ]
 
@@ -139,12 +140,17 @@ def _residuals(x: Operands) -> list[Case]:
 
     out, e = plain(h, b, w)[0], x.R * x.N * x.D
     return [
-        Case("add, norm", lambda: add_norm(h, b, x.gain, w, RMS_EPS, x.low), lambda: plain(h, b, w), 12 * e),
+        Case(
+            "add, norm",
+            lambda: add_norm(h, b, x.gain, w, RMS_EPS, x.low),
+            lambda: plain(h, b, w),
+            BYTES["add, norm"] * e,
+        ),
         Case(
             "add, norm backward",
             lambda: add_norm_backward(g, g_low, out, x.gain, w, RMS_EPS, added=True),
             _backward(plain, (h, b, w), (g, g_low)),
-            16 * e,
+            BYTES["add, norm backward"] * e,
         ),
     ]
 
@@ -186,7 +192,7 @@ def _heads(x: Operands) -> list[Case]:
             "rotate, norm, s_qk",
             lambda: rotate_scale(heads.product, *heads.around),
             lambda: plain(heads.product, heads.s_qk)[:2],
-            8 * heads.numbers,
+            BYTES["rotate, norm, s_qk"] * 2 * heads.numbers,
         ),
         Case(
             "rotate, norm, s_qk backward",
@@ -243,12 +249,14 @@ def _gates(x: Operands) -> list[Case]:
 
     w = x.R * x.N * x.M
     return [
-        Case("swiglu", lambda: swiglu(product, scales, constant), lambda: plain(product, s_u, s_nu), 6 * w),
+        Case(
+            "swiglu", lambda: swiglu(product, scales, constant), lambda: plain(product, s_u, s_nu), BYTES["swiglu"] * w
+        ),
         Case(
             "swiglu backward",
             lambda: swiglu_backward(grad, product, scales, constant)[:2],
             _backward(plain, (product, s_u, s_nu), (grad,)),
-            10 * w,
+            BYTES["swiglu backward"] * w,
         ),
     ]
 
@@ -266,12 +274,12 @@ def _embeddings(x: Operands) -> list[Case]:
 
     e, rows = x.R * x.N * x.D, x.R * min(x.N, V) * x.D
     return [
-        Case("embedding", lambda: embed(weight, tokens, x.low), lambda: plain(weight), 6 * e + 4 * rows),
+        Case("embedding", lambda: embed(weight, tokens, x.low), lambda: plain(weight), embedding_bytes(e, rows)),
         Case(
             "embedding backward",
             lambda: embed_backward(g, g_low, *order),
             _backward(plain, (weight,), (g, g_low)),
-            6 * e + 4 * x.R * V * x.D,
+            embedding_bytes(e, x.R * V * x.D),
         ),
     ]
 
@@ -302,12 +310,18 @@ def _losses(x: Operands) -> list[Case]:
         return (d / N).to(x.low)
 
     return [
-        Case("logits to their gradient", softmax_in_place, plain_softmax, 4 * logits.numel()),
+        Case(
+            "logits to their gradient",
+            softmax_in_place,
+            plain_softmax,
+            BYTES["logits to their gradient"] * logits.numel(),
+        ),
         Case(
             "linear cross-entropy, both ways",
             fused,
             lambda: _backward(plain, (h, E_out, s_z), None)(),
-            x.R * (8 * N * V + 4 * N * D + 18 * V * D),  # logits written, read, rewritten, read; then h, dh and weights
+            # Logits written, read, rewritten, read; then h and its gradient; then weights.
+            x.R * (4 * LOW * N * V + 2 * LOW * N * D + BYTES["unembedding, scaled and back"] * V * D),
         ),
     ]
 
@@ -337,14 +351,19 @@ def _updates(x: Operands) -> list[Case]:
 
     grad = x.narrow(x.M, x.D)
     return [
-        case("adam, retraction, copy; spheres along rows", (x.M, x.D), 1, Place(), 28),
-        # Along columns a parameter is written once before its sphere's length is known, and once after.
-        case("adam, retraction, copy; spheres along columns", (x.D, x.M), 0, Place(columns=True), 32),
+        case("adam, retraction, copy; spheres along rows", (x.M, x.D), 1, Place(), BYTES["adam"]),
+        case(
+            "adam, retraction, copy; spheres along columns",
+            (x.D, x.M),
+            0,
+            Place(columns=True),
+            BYTES["adam, spheres along columns"],
+        ),
         Case(
             "length of a gradient",
             lambda: lengths([grad]),
             lambda: torch.linalg.vector_norm(grad.flatten(1), dim=1, dtype=torch.float32),
-            2 * grad.numel(),
+            BYTES["length of a gradient"] * grad.numel(),
         ),
     ]
 
@@ -369,29 +388,42 @@ def kernel_shapes() -> list[Shape]:
 
 def bench_kernels(
     device: torch.device, copy_tbps: float, runs: int, compiled: bool = False, shapes: Sequence[Shape] | None = None
-) -> list[dict[str, Any]]:
-    """Every operation at large shapes and at sweeps', beside its plain twin; if `compiled`, also as inductor has it."""
-    rows = []
+) -> Iterator[list[dict[str, Any]]]:
+    """Every operation at large shapes and at sweeps', beside its plain twin; if `compiled`, also as inductor has it.
+
+    Shape by shape; one at which something does not fit ends with a row that says so.
+    """
     for shape in shapes or kernel_shapes():
-        by_inductor = _compiled_times(shape, device, runs) if compiled else {}
-        for case in cases(shape, device):
-            fused, plain = timed_in_graph(case.fused, device, runs), timed_queued(case.plain, device, runs)
-            rate = case.bytes / fused.median / 1e9
-            rows.append(
-                {
-                    "kernel": case.name,
-                    "shape": f"{shape.replicas} × {shape.batch * shape.model.seq_len} × {shape.model.d_model}",
-                    "ms": fused.figures(),
-                    "plain_ms": plain.figures(),
-                    "compiled_ms": by_inductor[case.name].figures() if case.name in by_inductor else None,
-                    "times_faster": plain.median / fused.median,
-                    "bytes": case.bytes,
-                    "tbps": rate,
-                    "share_of_copy": rate / copy_tbps,
-                }
-            )
-            torch.cuda.empty_cache()
-    return rows
+        rows: list[dict[str, Any]] = []
+        try:
+            for row in _rows(shape, device, copy_tbps, runs, compiled):
+                rows.append(row)
+        except torch.OutOfMemoryError:
+            rows.append({"shape": _label(shape), "not_run": TOO_LITTLE})
+        yield rows
+
+
+def _rows(shape: Shape, device: torch.device, copy_tbps: float, runs: int, compiled: bool) -> Iterator[dict[str, Any]]:
+    by_inductor = _compiled_times(shape, device, runs) if compiled else {}
+    for case in cases(shape, device):
+        fused, plain = timed_in_graph(case.fused, device, runs), timed_queued(case.plain, device, runs)
+        rate = case.bytes / fused.median / 1e9
+        yield {
+            "kernel": case.name,
+            "shape": _label(shape),
+            "ms": fused.figures(),
+            "plain_ms": plain.figures(),
+            "compiled_ms": by_inductor[case.name].figures() if case.name in by_inductor else None,
+            "times_faster": plain.median / fused.median,
+            "bytes": case.bytes,
+            "tbps": rate,
+            "share_of_copy": rate / copy_tbps,
+        }
+        torch.cuda.empty_cache()
+
+
+def _label(shape: Shape) -> str:
+    return f"{shape.replicas} × {shape.batch * shape.model.seq_len} × {shape.model.d_model}"
 
 
 def _compiled_times(shape: Shape, device: torch.device, runs: int) -> dict[str, Timing]:

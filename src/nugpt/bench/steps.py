@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from nugpt.bench.timing import Timing, timed
+from nugpt.bench.batches import Stream
+from nugpt.bench.timing import Timing, lead, timed_in_a_row
 from nugpt.engines.lab.ensemble import Ensemble
-from nugpt.engines.lab.options import Options
+from nugpt.engines.lab.options import Options, why_not_fused
 from nugpt.spec import load_table
 from nugpt.spec.model import ModelConfig, flops_per_token
 from nugpt.spec.resolve import Base, Extent
 from nugpt.spec.run import RunSpec
 
 TABLES = {"normalized": "nugpt", "prenorm": "prenorm-completep"}
+TOO_LITTLE = "the device has too little memory for it"
+# The fused step's attention on a GPU; the module that has them cannot be imported without Triton.
+ATTENTION = ("short", "flash", "cudnn", "efficient")
 WARM_UP = 5  # steps before any counts: the whole step is one graph by then
 
 
@@ -57,10 +62,40 @@ def host_shapes(architecture: str) -> list[Shape]:
     return [Shape(f"d_model 96, R = {replicas}", model, 4, replicas) for replicas in (1, 4)]
 
 
-class Trained:
-    """A shape that is being trained, ready to be timed."""
+def check_attention(name: str, shapes: Sequence[Shape], device: torch.device, options: Options) -> None:
+    """Refuse an attention kernel that a fused step of these shapes cannot have."""
+    if name not in ATTENTION:
+        raise ValueError(f"attention is {name!r}, but must be one of {', '.join(ATTENTION)}")
+    if device.type != "cuda":
+        raise ValueError(
+            f"attention is {name!r}, a kernel of the fused step, but the device is {device.type}: leave it out"
+        )
+    for shape in shapes:
+        architecture = shape.model.architecture
+        if options.kernels_on(device, architecture) != "fused":
+            why = why_not_fused(architecture, device) or f"kernels is {options.kernels!r}"
+            raise ValueError(f"attention is {name!r}, a kernel of the fused step, but {why}: leave it out")
+    if name == "short":
+        _check_short(shapes)
 
-    def __init__(self, shape: Shape, device: torch.device, options: Options) -> None:
+
+def _check_short(shapes: Sequence[Shape]) -> None:
+    from nugpt.kernels.fused.heads import Heads
+    from nugpt.kernels.fused.short import MOST_TOKENS, MOST_WIDTH, takes
+
+    for shape in shapes:
+        model = shape.model
+        if not takes(model.seq_len, Heads(model.n_heads, model.n_kv_heads, model.head_dim, model.seq_len).width):
+            raise ValueError(
+                f"attention is 'short', which takes at most {MOST_TOKENS} tokens and heads of {MOST_WIDTH}, "
+                f"but {shape.name} has {model.seq_len} and {model.head_dim}: leave its section out, or take another"
+            )
+
+
+class Trained:
+    """A shape that is being trained, ready to be timed; with an attention kernel of the fused step, by that one."""
+
+    def __init__(self, shape: Shape, device: torch.device, options: Options, attention: str | None = None) -> None:
         self.shape, self.device = shape, device
         model, R = shape.model, shape.replicas
         base = Base.of(Extent.of(model, 1000, shape.batch))
@@ -72,6 +107,8 @@ class Trained:
         ]
         self.kernels = options.kernels_on(device, model.architecture)
         self.compiled = options.compiles(device, self.kernels)
+        self.stream = Stream(model.vocab_size, (R, shape.batch, model.seq_len), device)
+        self.ahead = iter(self.stream.draw(1 + WARM_UP))
         held = self._memory(torch.cuda.memory_allocated)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -79,14 +116,12 @@ class Trained:
         begun = time.perf_counter()
         self.ensemble = Ensemble(specs, device, options.attention, options.loss, self.compiled, self.kernels)
         self.state = self.ensemble.initial_state()
-        generator = torch.Generator(device).manual_seed(0)
-        self.tokens, self.targets = (
-            torch.randint(model.vocab_size, (R, shape.batch, model.seq_len), device=device, generator=generator)
-            for _ in range(2)
-        )
         self.micro_batch = options.micro_batch or shape.batch
         self.attention = options.attention
-        self.step()
+        if attention is not None:
+            assert self.ensemble.fused is not None
+            self.ensemble.fused.program.asked = attention
+        self._first_step(attention)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.first_s = time.perf_counter() - begun
@@ -96,14 +131,31 @@ class Trained:
         self.peak_bytes = None if peak is None or held is None else peak - held  # without what was there before
         self.taken: list[float] = []
 
+    def _first_step(self, attention: str | None) -> None:
+        """Compile and run; what attention was asked for and fails is the user's to know."""
+        try:
+            self.step()
+        except torch.OutOfMemoryError:  # a RuntimeError too
+            raise
+        except RuntimeError as error:
+            if attention is None:
+                raise
+            raise ValueError(f"attention is {attention!r}, but it fails at {self.shape.name}: {error}") from error
+
     def step(self) -> None:
-        """One step of all replicas."""
-        self.ensemble.train_step(self.state, self.tokens, self.targets, 1.0, self.micro_batch)
+        """One step of all replicas, on a batch that lies ready and that they have not seen."""
+        self.ensemble.train_step(self.state, *next(self.ahead), 1.0, self.micro_batch)
+
+    def prepared(self, steps: int) -> Callable[[], None]:
+        """The step, with batches that lie ready for so many."""
+        self.ahead = iter(self.stream.draw(steps))
+        return self.step
 
     def time(self, runs: int) -> None:
-        """So many more steps that count, after one that does not."""
+        """So many more steps that count, after some that do not."""
         if runs:
-            self.taken += timed(self.step, self.device, runs, warm_up=1).taken
+            step = self.prepared(lead(self.device) + runs)
+            self.taken += timed_in_a_row(step, self.device, runs).taken
 
     def row(self) -> dict[str, Any]:
         """Milliseconds per step and replica, tokens per second, TFLOP/s, peak memory, time to the first step."""
@@ -137,30 +189,47 @@ def bench_pair(
     options: Options,
     runs: int,
     say: Callable[[str], None] = lambda line: None,
-) -> list[Any]:
-    """νGPT and the plain transformer of the same shape, with the ratio of their speeds; `say` is told as it goes."""
-    rows = []
-    for ours, plain in shapes:
-        both = _timed_in_turn(ours, plain, device, options, runs)
-        both[0]["against_plain"] = both[1]["ms"]["median"] / both[0]["ms"]["median"]
-        rows += both
-        say(f"{ours.name}: νGPT {both[0]['ms']['median']:.2f} ms, plain {both[1]['ms']['median']:.2f} ms")
-    return rows
+    attention: str | None = None,
+) -> Iterator[list[dict[str, Any]]]:
+    """νGPT and the plain transformer of each shape, with the ratio of their speeds; `say` is told as it goes.
+
+    A model that does not fit has a row that says so, and the shapes after it are tried.
+    """
+    for pair in shapes:
+        ours, plain = rows = _timed_in_turn(*pair, runs, lambda shape: Trained(shape, device, options, attention))
+        if "ms" in ours and "ms" in plain:
+            ours["against_plain"] = plain["ms"]["median"] / ours["ms"]["median"]
+        say(f"{pair[0].name}: νGPT {_in_words(ours)}, plain {_in_words(plain)}")
+        yield rows
 
 
-def _timed_in_turn(ours: Shape, plain: Shape, device: torch.device, options: Options, runs: int) -> list[Any]:
-    """Both held at once: half of ours, all of the plain model's, the other half, so that a chip slows down for both."""
-    first = Trained(ours, device, options)
+def _in_words(row: dict[str, Any]) -> str:
+    return f"{row['ms']['median']:.2f} ms" if "ms" in row else "does not fit"
+
+
+def _timed_in_turn(ours: Shape, plain: Shape, runs: int, trained: Callable[[Shape], Trained]) -> list[dict[str, Any]]:
+    """Both rows: the two models in turn where both fit at once, else one after the other."""
+    # Suppressed rather than handled: what was made of a model that does not fit is gone before another is tried.
+    with suppress(torch.OutOfMemoryError):
+        return _timed_together(ours, plain, runs, trained)
+    return [_timed_alone(shape, runs, trained) for shape in (ours, plain)]
+
+
+def _timed_together(ours: Shape, plain: Shape, runs: int, trained: Callable[[Shape], Trained]) -> list[dict[str, Any]]:
+    """Half of ours, all of the plain model's, the other half, so that a chip slows down for both."""
+    first = trained(ours)
     first.time(-(-runs // 2))
-    try:
-        second = Trained(plain, device, options)
-    except torch.OutOfMemoryError:  # then one after the other
-        first.time(runs // 2)
-        row = first.row()
-        del first
-        second = Trained(plain, device, options)
-        second.time(runs)
-        return [row, second.row()]
+    second = trained(plain)
     second.time(runs)
     first.time(runs // 2)
     return [first.row(), second.row()]
+
+
+def _timed_alone(shape: Shape, runs: int, trained: Callable[[Shape], Trained]) -> dict[str, Any]:
+    """The row of a model, or where it does not fit even alone, one that says so."""
+    with suppress(torch.OutOfMemoryError):
+        model = trained(shape)
+        model.time(runs)
+        return model.row()
+    architecture = shape.model.architecture
+    return {"shape": shape.name, "architecture": architecture, "replicas": shape.replicas, "not_run": TOO_LITTLE}

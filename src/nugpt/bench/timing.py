@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import torch
 
 import nugpt
+from nugpt.engines.lab.device import STEPS_AHEAD, Ahead, cpu_name, device_name
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,9 @@ class Timing:
         return cls(median(taken), min(taken), max(taken), tuple(taken))
 
     def figures(self) -> dict[str, Any]:
-        """As a table shows them."""
-        return {"median": self.median, "low": self.low, "high": self.high, "runs": len(self.taken)}
+        """As a table shows them, and each in the order in which it was taken."""
+        spread = {"median": self.median, "low": self.low, "high": self.high}
+        return spread | {"runs": len(self.taken), "each": list(self.taken)}
 
 
 def timed(
@@ -58,6 +63,36 @@ def timed(
             work()
             taken.append(1e3 * (time.perf_counter() - begun))
     return Timing.of(taken)
+
+
+def lead(device: torch.device) -> int:
+    """Steps before those that `timed_in_a_row` counts: as many as Python may be ahead of the device."""
+    return STEPS_AHEAD if device.type == "cuda" else 1
+
+
+def timed_in_a_row(step: Callable[[], object], device: torch.device, runs: int) -> Timing:
+    """How long a step takes among others, queued as in training: what Python does for it, the steps before it hide.
+
+    An event lies between every two steps; only how far Python runs ahead is bounded, as in training.
+    """
+    if device.type != "cuda":
+        return timed(step, device, runs, lead(device))
+    ahead, marks = Ahead(device), []
+    for i in range(lead(device) + runs):
+        if i >= lead(device):
+            marks.append(_mark(device))
+        step()
+        ahead.step()
+    marks.append(_mark(device))
+    marks[-1].synchronize()
+    return Timing.of([before.elapsed_time(after) for before, after in pairwise(marks)])
+
+
+def _mark(device: torch.device) -> torch.cuda.Event:
+    """An event at the end of what is queued now."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 TOGETHER = 4  # calls: what comes before the first, a graph's launch or another's data in the cache, then hardly counts
@@ -110,7 +145,7 @@ def ceilings(device: torch.device) -> dict[str, float]:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What the figures were taken with."""
+    """What the figures were taken with, and when."""
     cuda = device.type == "cuda"
     try:
         import triton
@@ -119,7 +154,10 @@ def environment(device: torch.device) -> dict[str, Any]:
     except ImportError:
         triton_version = None
     return {
-        "device": torch.cuda.get_device_name(device) if cuda else (platform.processor() or platform.machine()),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device_name(device),
+        "cpu": cpu_name() if cuda else None,  # which prepares data; without a GPU it is the device
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda if cuda else None,
         "triton": triton_version,

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # A log file wants to know that we are alive, not every block.
 SECONDS_BETWEEN_LINES = 10.0
+# Of `nugpt bench`, beside data: after the word data one would be taken for a source.
+SECTIONS = ("paper", "lab", "kernels")
 
 
 @dataclass(frozen=True)
@@ -133,16 +136,31 @@ class BenchData:
 
     def run(self) -> int:
         """Measure and print."""
-        from nugpt.bench.data import bench_data
+        import torch
 
+        from nugpt.bench.data import bench_data
+        from nugpt.bench.timing import environment
+
+        for source in self.sources:
+            if source in SECTIONS and not Path(source).exists():
+                raise ValueError(
+                    f"{source!r} is a section and not a source of data: nugpt bench {source} data has both"
+                )
+        taken_with = environment(torch.device("cpu"))
         result = bench_data(
             self.sources, self.tokenizer, self.prepared, self.workers, self.batch_size, self.seq_len, self.seconds
         )
         if self.json:
-            print_json(result)
+            print_json({"environment": taken_with} | result)
             return 0
+        print_environment(taken_with)
         print_rates("", result)
         return 0
+
+
+def print_environment(taken_with: dict[str, Any]) -> None:
+    """What figures were taken with, on one line."""
+    print(", ".join(f"{name} {value}" for name, value in taken_with.items() if value is not None))
 
 
 def print_rates(title: str, result: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from nugpt.core.baseline import RMS_EPS
 from nugpt.core.rope import rope_angles
 from nugpt.kernels.fused.adam import Course, Place, Settings, lengths, update_
 from nugpt.kernels.fused.add_norm import add_norm, add_norm_backward
-from nugpt.kernels.fused.attention import attend, attend_turned_backward, fastest
+from nugpt.kernels.fused.attention import attend, attend_turned_backward, candidates, fastest
 from nugpt.kernels.fused.embedding import embed, embed_backward, embedding_order
 from nugpt.kernels.fused.heads import Heads, rotate_scale
 from nugpt.kernels.fused.lerp import lerp, lerp_backward
@@ -95,6 +95,7 @@ class Program:
             "mlp.W_oMLP": ("down", Place(columns=True)),
         }
         self.attention, self.spare = "", False  # the kernel's name, and what is kept: known once a batch's shape is
+        self.asked: str | None = None  # the attention kernel to take, whatever others would take
 
     def refresh_(self, params: Params) -> None:
         """Fill the copies from the parameters."""
@@ -156,10 +157,15 @@ class Program:
         turned, gated = size * (config.n_heads + config.n_kv_heads) * W, size * config.d_mlp
         self.spare = config.n_layers * batch * config.seq_len * (states + turned + gated) > MOST_KEPT
 
-    def choose_attention(self, replicas: int, batch: int) -> None:
-        """Measure which attention kernel is fastest for batches of this size."""
+    def attention_names(self) -> tuple[str, ...]:
+        """The attention kernels of which `choose_attention` takes one."""
         deterministic = torch.are_deterministic_algorithms_enabled()
-        self.attention = fastest(
+        return (self.asked,) if self.asked else candidates(self.heads, self.dtype, self.device, deterministic)
+
+    def choose_attention(self, replicas: int, batch: int) -> None:
+        """Take the attention kernel asked for, else measure which is fastest for batches of this size."""
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        self.attention = self.asked or fastest(
             replicas * batch, self.heads, self.scaled_heads, self.dtype, self.device, deterministic
         )
 

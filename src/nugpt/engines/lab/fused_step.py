@@ -13,7 +13,6 @@ from torch import Tensor
 
 from nugpt.engines.lab.fused import PROGRAMS, Gradients, Updates
 from nugpt.kernels.fused.adam import Course
-from nugpt.kernels.fused.attention import candidates
 from nugpt.kernels.fused.launch import compiling
 
 if TYPE_CHECKING:
@@ -114,7 +113,6 @@ class FusedStep:
         self._tokens.zero_()
         self._targets.zero_()
         pieces = (x[:, : self._micro].flatten(1) for x in (self._tokens, self._targets))
-        deterministic = torch.are_deterministic_algorithms_enabled()
         meanwhile, self.meanwhile = self.meanwhile, None
         # Only a saving of time: what fails here, the step itself meets where it can be handled. The thread has ended
         # before anything is captured: a capture must not meet another thread's allocations.
@@ -122,7 +120,7 @@ class FusedStep:
             if meanwhile is not None:
                 beside.submit(_beside, meanwhile, torch.cuda.current_device() if self.device.type == "cuda" else None)
             with suppress(Exception), compiling(self.device):
-                for name in candidates(self.program.heads, self.program.dtype, self.device, deterministic):
+                for name in self.program.attention_names():
                     self.program.attention = name  # each lays out its gradients in its own way
                     with suppress(RuntimeError):  # a kernel that this build, chip or shape has not
                         self._run(state, _unjudged)

@@ -1,0 +1,130 @@
+"""Where time goes: kernels by the names that CUDA libraries and our own modules give them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import nugpt
+from nugpt.bench import steps
+from nugpt.bench.profile import OURS, REST, by_kind, by_name, kind, profile_pairs, side_by_side, watched
+from nugpt.engines.lab.options import Options
+
+PRODUCTS = [
+    "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_TNT",
+    "nvjet_tst_128x256_64x4_2x1_v_bz_coopB_NTN",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel__5x_cublas",
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x4_nn_align8>(Params)",
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float, __nv_bfloat16, true, false>(Params)",
+    "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn",
+    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, float>(Params)",
+]
+ATTENTION = [
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_30_64x64x128_1x1x1_kernel0_0",
+    "void cudnn::fusion::compute_dot_do_o_specialized<true, __nv_bfloat16, 128, 10, 4>(float*, __nv_bfloat16 const*)",
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, cutlass::bfloat16_t>>(Params)",
+    "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<traits<64, cutlass::bfloat16_t>>(Params)",
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)",
+    "fmha_cutlassB_bf16_aligned_128x64_k64_sm80(PyTorchMemEffAttention::AttentionBackwardKernel::Params)",
+    "_short_forward",
+    "_short_queries",
+    "_short_keys",
+]
+COPIES = [
+    "Memcpy DtoD (Device -> Device)",
+    "Memset (Device)",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1>>(int)",
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)",
+]
+OTHERS = [
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3>>(int)",
+    "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<Policy, false, long, long, int, int>(int*)",
+    "_a_kernel_of_somebody",
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(PRODUCTS, "matrix products"), (ATTENTION, "attention"), (COPIES, "copies"), (OTHERS, REST)],
+)
+def test_kernels_of_libraries(names: list[str], expected: str) -> None:
+    assert {name: kind(name) for name in names} == dict.fromkeys(names, expected)
+
+
+def test_kernels_of_inductor() -> None:
+    assert kind("triton_red_fused__to_copy_add_mul_native_layer_norm_3") == "compiled by torch"
+
+
+def kernels_in_source() -> Iterator[str]:
+    """The functions of kernels/fused that Triton compiles and that are launched."""
+    for path in (Path(nugpt.__file__).parent / "kernels" / "fused").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        jitted = {
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+        }
+        # One that is called from another kernel is part of that; one that is named without being called is launched.
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        named = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
+        yield from jitted & named
+
+
+def test_every_kernel_of_ours_has_its_kind() -> None:
+    found = set(kernels_in_source())
+    assert {"_lerp_forward", "_short_keys", "_adam_columns", "_total_kernel"} <= found
+    assert found == set(OURS)
+
+
+def test_the_sum_is_the_total() -> None:
+    names = [*PRODUCTS, *ATTENTION, *COPIES, *OTHERS, *OURS]
+    times = [(name, 10.0 * 1.5**i) for i, name in enumerate(names)]
+    found = by_kind(times)
+    assert sum(found.values()) == pytest.approx(sum(us for _, us in times) / 1e3)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert by_kind([("nvjet_a", 500.0), ("_lerp_forward", 250.0), ("nvjet_b", 1500.0), ("_lerp_backward", 30.0)]) == {
+        "matrix products": 2.0,
+        "lerp": 0.25,
+        "lerp backward": 0.03,
+    }
+
+
+def test_the_table_keeps_every_sum() -> None:
+    ours = by_name([("aten::mm", 4000.0), ("aten::add", 100.0), ("aten::mm", 1000.0), ("aten::exp", 50.0)])
+    assert ours == {"aten::mm": 5.0, "aten::add": 0.1, "aten::exp": 0.05}
+    plain = {"aten::mm": 4.0, "aten::mul": 0.5, REST: 0.25}
+    assert side_by_side([ours, plain], most=2) == {
+        "aten::mm": [5.0, 4.0],
+        "aten::mul": [0.0, 0.5],
+        REST: [pytest.approx(0.15), 0.25],
+    }
+    assert REST not in side_by_side([ours], most=3)
+
+
+def test_a_cpu_is_watched_by_operator() -> None:
+    a = torch.ones(64, 64)
+    found = dict(watched(lambda: a @ a, torch.device("cpu"), 3))
+    assert found["aten::mm"] > 0
+
+
+def test_both_models_of_a_pair_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "WARM_UP", 0)
+    pair = steps.host_shapes("normalized")[0], steps.host_shapes("prenorm")[0]
+    ((ours, plain),) = profile_pairs([pair], torch.device("cpu"), Options(device="cpu"))
+    for row in (ours, plain):
+        assert sum(row["ms"].values()) == pytest.approx(row["total_ms"])
+        assert any("mm" in name for name in row["ms"])
+    assert (ours["architecture"], plain["architecture"]) == ("normalized", "prenorm")
+
+
+def test_a_profiler_that_sees_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "WARM_UP", 0)
+    monkeypatch.setattr("nugpt.bench.profile.watched", lambda *_: [])
+    pair = steps.host_shapes("normalized")[0], steps.host_shapes("prenorm")[0]
+    ((ours, _),) = profile_pairs([pair], torch.device("cpu"), Options(device="cpu"))
+    assert ours["not_run"] == "the profiler saw no kernel"
