@@ -30,6 +30,7 @@ from nugpt.fit.recommend import (
 )
 from nugpt.fit.regret import MOST
 from nugpt.spec import Base, Extent, ModelConfig, Schedule, load_table, parameter_shapes, resolve
+from nugpt.spec.parametrization import NUGPT
 from nugpt.spec.plan import Curve
 from nugpt.spec.recipe import NO_DATA, read_recipe, rules
 from nugpt.spec.record import RunRecord
@@ -197,21 +198,33 @@ def test_one_size_of_another_table_is_carried_on_by_what_its_exponents_lack() ->
     assert not any("go otherwise" in w for w in kept.warnings)
 
 
-def test_an_undecided_slope_is_drawn_towards_what_the_table_is_expected_to_do() -> None:
-    """Three widths of CompleteP, optima half an octave apart in noise: their slope and the expected 0 ± 0.18 meet."""
+@pytest.mark.parametrize(
+    ("table", "steps", "expected"),
+    [
+        ("nugpt-full-align", (100, 100, 100), 1 / 8),
+        ("completep", (100, 100, 100), 0.0),
+        ("completep", (100, 400, 1600), -2 / 3),  # with two octaves of iterations to each of width
+    ],
+)
+def test_an_undecided_slope_is_drawn_towards_what_the_table_is_expected_to_do(
+    table: str, steps: tuple[int, ...], expected: float
+) -> None:
+    """Three widths, alone or with their length, whose optima lie about one another: their slope and the word meet."""
     rng = np.random.default_rng(11)
-    sweeps = study(rng, "exponential", 2, np.array([-7.0, -6.9, -6.8]), same_shape=True, spacing=0.5)
-    table = load_table("completep")
-    found = answer([curve_of(make_spec(h, table=table), s.points) for h, s in zip(HEADS, sweeps, strict=True)])
+    sweeps = study(rng, "exponential", 2, np.array([-7.0, -6.95, -6.9]), same_shape=True, spacing=0.5)
+    specs = [make_spec(h, table=load_table(table), steps=s) for h, s in zip(HEADS, steps, strict=True)]
+    found = answer([curve_of(spec, one.points) for spec, one in zip(specs, sweeps, strict=True)])
     (path,) = found.paths
     assert path.drift.slope is not None
     assert path.drift.no_drift != "does not hold"
-    got = recommend(found, choose_group(found, "completep"), retarget(make_spec(table=table), 100, n_heads=16))
-    width = next(reach for reach in got.reaches if reach.axis == "width")
+    target = retarget(specs[-1], steps[-1], n_heads=16)
+    width = recommend(found, choose_group(found, table), target).reaches[0]
     own = path.drift.interval.width / (2 * 1.6448536269514722)
-    doubt = math.hypot(0.1, 0.5 / math.sqrt(12))
+    wanted = [float(NUGPT.rows[role].lr.width - load_table(table).rows[role].lr.width) for role in ("hidden", "output")]
+    doubt = math.hypot(0.1, (max(0.0, *wanted) - min(0.0, *wanted)) / math.sqrt(12))  # what the input wants is 0
     # The mean of two normal numbers of the same thing, each weighing by its precision.
-    assert width.slope == pytest.approx((path.drift.slope / own**2) / (1 / own**2 + 1 / doubt**2), rel=1e-6)
+    meet = (path.drift.slope / own**2 + expected / doubt**2) / (1 / own**2 + 1 / doubt**2)
+    assert width.slope == pytest.approx(meet, rel=1e-6)
     assert width.deviation == pytest.approx((1 / own**2 + 1 / doubt**2) ** -0.5, rel=1e-6)
 
 
@@ -355,10 +368,17 @@ def test_from_a_bare_learning_rate() -> None:
     got = from_base_lr(replace(retarget(make_spec(data=NO_DATA), 200, n_heads=8), lr=0.01))
     assert got.run.lr == 0.01
     assert got.interval is None
-    assert got.warnings
+    assert len(got.warnings) == 1, "νGPT's own learning rates go with every size"
     assert {reach.axis: reach.octaves for reach in got.reaches} == {"width": 2, "layers": 0, "steps": 1, "batch": 0}
     with pytest.raises(ValueError, match="width is 1536"):
         from_base_lr(retarget(make_spec(data=NO_DATA), 200, n_heads=64))
+    theirs = retarget(make_spec(data=NO_DATA, table=load_table("ngpt")), 200, n_heads=8)
+    other = from_base_lr(replace(theirs, lr=0.01))
+    assert other.run.lr == 0.01, "what was given is kept, and the rest is said"
+    _, width, steps = other.warnings
+    assert "width" in width
+    assert "-0.62 ± 0.12 octaves per octave: -1.25 to this target, not followed" in width  # two octaves
+    assert "-0.33 ± 0.10 octaves per octave: -0.33 to this target, not followed" in steps
 
 
 @pytest.mark.parametrize(
