@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from tests.fit.test_recommend import make_spec, record_of
 
 from nugpt.fit.measured import Measured, OwnRun, group_names, measured, own_curves, pooled
 from nugpt.fit.points import Point
+from nugpt.spec import load_table
+from nugpt.spec.parametrization import with_data_exponent
 from nugpt.spec.plan import Curve
 from nugpt.spec.run import RunSpec
 from nugpt.spec.schedule import Schedule
@@ -59,12 +62,18 @@ def test_groups_of_one_name_are_told_apart_by_what_differs() -> None:
     specs = [make_spec(), make_spec(schedule=Schedule(warmup=10)), make_spec(grad_clip=1.0)]
     names = group_names([planned(spec, [(-7.0, 0)]) for spec in specs])
     assert list(names.values()) == [
-        "nugpt grad_clip=None schedule.warmup=0.0",
-        "nugpt grad_clip=None schedule.warmup=0.1",
+        "nugpt grad_clip=none schedule.warmup=0.0",
+        "nugpt grad_clip=none schedule.warmup=0.1",
         "nugpt grad_clip=1.0 schedule.warmup=0.0",
     ]
     alone = group_names([planned(specs[0], [(-7.0, 0)]), planned(make_spec(4), [(-7.0, 0)])])
     assert list(alone.values()) == ["nugpt"], "sizes are no difference"
+
+
+def test_the_table_as_it_is_built_in_needs_no_more_words() -> None:
+    changed = with_data_exponent(load_table("nugpt"), Fraction(0))
+    names = group_names([planned(spec, [(-7.0, 0)]) for spec in (make_spec(table=changed), make_spec())])
+    assert list(names.values()) == ["nugpt table.base.data=none", "nugpt"]
 
 
 def test_groups_that_differ_in_much_are_numbered() -> None:

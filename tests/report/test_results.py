@@ -143,7 +143,12 @@ def test_the_head_counts_each_run_once_and_tells_data_and_scale(made: Made) -> N
 def test_no_study_is_dropped(made: Made) -> None:
     ids = [id for row in EVIDENCE.values() for id in row]
     headings = re.findall(r"^## (.*)$", made.page, re.M)
-    assert [heading.split(" at ")[0] for heading in headings] == ["At a glance", "Recommendations, tested", *ids]
+    assert [heading.split(" at ")[0] for heading in headings] == [
+        "At a glance",
+        "Recommendations, tested",
+        "One law of all runs",
+        *ids,
+    ]
     assert sorted(ids) == sorted(STUDIES)
     begun = {"width-fixed-steps", "against-llama", "against-llama-clipped", "held-out", "steps-sweep-ngpt-ours"}
     for id in set(ids) - begun:
@@ -241,6 +246,28 @@ def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, caps
         f"{paid[0]:.3f} and {paid[1]:.3f}: "
     ) in made.readme
     assert "docs/results.md#recommendations-tested" in made.readme
+
+
+def test_one_law_of_all_runs_has_the_planted_exponents_as_they_are_and_as_they_are_applied(made: Made) -> None:
+    rows = [line.strip("| ").split(" | ") for line in made.section("One law of all runs").splitlines() if "| " in line]
+    columns, _, *rows = rows
+    at = {name: i for i, name in enumerate(columns)}
+    planted = {"nGPT": -0.5, "νGPT": 0.0, "CompleteP": 0.3}  # octaves of η per octave of width; along others none
+    table1 = {"nGPT": 0.0, "νGPT": -0.75, "CompleteP": -1.0}  # exponents of η_hidden over width
+    seen = set()
+    for row in rows[:-1]:
+        name = row[0].split()[0]
+        if row[at["η over width"]] == "–":  # a study of length alone
+            continue
+        seen.add(name)
+        for axis, wanted in (("width", planted[name]), ("depth", 0.0), ("length", 0.0)):
+            value, low, high = (float(x.replace("−", "-")) for x in re.findall(r"−?[\d.]+", row[at[f"η over {axis}"]]))
+            assert low <= wanted <= high
+            own = {"width": table1[name], "depth": 0.0, "length": -1 / 3 if name == "νGPT" else 0.0}[axis]
+            applied = float(row[at[f"applied to hidden, over {axis}"]].replace("−", "-"))
+            assert applied == pytest.approx(value + own, abs=0.011)  # both are rounded
+    assert seen == set(planted)
+    assert rows[-1][-3:] == ["−0.75", "0.00", "−0.33"], "the paper's νGPT"
 
 
 def test_commands_of_the_readme_print_what_it_shows(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

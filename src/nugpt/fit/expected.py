@@ -20,13 +20,13 @@ def expected_slope(table: Parametrization, axis: str) -> tuple[float, float]:
     if table.family != NUGPT.family or axis not in ("width", "layers", "steps"):
         return 0.0, DRIFT  # no law is known that the table could differ from
     # CHOICE: the middle of what the roles want, with the spread of an even chance between its ends.
-    wanted = [float(_exponent(NUGPT, role, axis) - _exponent(table, role, axis)) for role in MATRIX_ROLES]
+    wanted = [float(exponent(NUGPT, role, axis) - exponent(table, role, axis)) for role in MATRIX_ROLES]
     low, high = min(wanted), max(wanted)
     return (low + high) / 2, math.hypot(DRIFT, (high - low) / math.sqrt(12))
 
 
-def _exponent(table: Parametrization, role: str, axis: str) -> Fraction:
-    """Of the learning rate that is applied to a role."""
+def exponent(table: Parametrization, role: str, axis: str) -> Fraction:
+    """Of the learning rate that is applied to a role, over a size."""
 
     def of(power: Power) -> Fraction:
         return {"width": power.over_width, "layers": power.depth, "steps": power.data}[axis]

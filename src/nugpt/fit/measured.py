@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from nugpt.fit.alignment import AlignmentRun
 from nugpt.fit.points import Point
 from nugpt.spec.loss import LOSSES, loss_of
+from nugpt.spec.parametrization import TABLES
 from nugpt.spec.plan import Curve, Label
 from nugpt.spec.record import RunRecord
 from nugpt.spec.resolve import Extent
@@ -177,16 +178,25 @@ MOST_TOLD = 3  # fields of a run that a group is told apart by
 def group_names(curves: Sequence[Measured]) -> dict[str, str]:
     """A name for each group: what all its labels say beyond their size, and where that is not enough what else differs.
 
-    Groups whose runs differ in more than a few fields are numbered too.
+    Of those whose labels say the same, the one whose table is as it is built in needs no more words.
     """
+    groups = by_group(curves)
+    names = {group: _labelled(group, members) for group, members in groups.items()}
     alike: dict[str, list[str]] = {}
-    for group, members in by_group(curves).items():
-        alike.setdefault(_labelled(group, members), []).append(group)
-    return {
-        group: said
-        for name, groups in alike.items()
-        for group, said in ({groups[0]: name} if len(groups) == 1 else _told_apart(name, groups)).items()
-    }
+    for group, name in names.items():
+        alike.setdefault(name, []).append(group)
+    for name, several in alike.items():
+        plain = [group for group in several if (spec := groups[group][0].spec) is not None and as_built_in(spec)]
+        apart = _told_apart(name, several) if len(several) > 1 else {}
+        names |= {group: told for group, told in apart.items() if plain != [group]}
+    return names
+
+
+def as_built_in(spec: RunSpec) -> bool:
+    """Whether a run's table, with its multipliers, is one that is built in."""
+    defaults = {role: 2.0 ** float(row.multiplier_log2) for role, row in spec.table.rows.items()}
+    same = all(math.isclose(factor, defaults[role]) for role, factor in spec.multipliers.items())
+    return same and spec.table == TABLES.get(spec.table.name)
 
 
 def _labelled(group: str, members: Sequence[Measured]) -> str:
@@ -209,12 +219,16 @@ def _told_apart(name: str, groups: Sequence[str]) -> dict[str, str]:
         for key in dict.fromkeys(key for one in fields for key in one)
         if len({str(one.get(key)) for one in fields}) > 1
     ]
-    said = [f"{name} {words({key: str(one.get(key))[:12] for key in differ[:MOST_TOLD]})}" for one in fields]
+    said = [f"{name} {words({key: _told(one.get(key)) for key in differ[:MOST_TOLD]})}" for one in fields]
     many = Counter(said)
     return {
         group: told if many[told] == 1 else f"{told} ({n})"
         for n, (group, told) in enumerate(zip(groups, said, strict=True), 1)
     }
+
+
+def _told(value: Any) -> str:
+    return "none" if value is None else str(value)[:12]
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:

@@ -19,10 +19,10 @@ from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer
 from nugpt.fit.drift import FAILS
 from nugpt.fit.expected import expected_slope
 from nugpt.fit.interval import Array, Interval, central
-from nugpt.fit.measured import sizes_of
+from nugpt.fit.measured import as_built_in, sizes_of
 from nugpt.fit.regret import MOST, Cost
 from nugpt.spec.model import total_parameters
-from nugpt.spec.parametrization import TABLES, Parametrization
+from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.plan import lr_at
 from nugpt.spec.recipe import recipe_of
 from nugpt.spec.run import RunSpec, run_flops
@@ -105,13 +105,7 @@ def groups_of(answers: Answers, table: str) -> list[str]:
     if not found:
         tables = ", ".join(sorted({spec.table.name for spec in groups.values()})) or "no table"
         raise ValueError(f"no ended run of table {table!r}, the store has {tables}")
-    return [group for group in found if _as_built_in(groups[group])] or found
-
-
-def _as_built_in(spec: RunSpec) -> bool:
-    defaults = {role: 2.0 ** float(row.multiplier_log2) for role, row in spec.table.rows.items()}
-    same = all(math.isclose(factor, defaults[role]) for role, factor in spec.multipliers.items())
-    return same and spec.table == TABLES.get(spec.table.name)
+    return [group for group in found if as_built_in(groups[group])] or found
 
 
 def retarget(template: RunSpec, steps: int, batch: int | None = None, **model: int | None) -> RunSpec:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from nugpt.fit.backtest import Backtest, backtest, tally, untested
 from nugpt.fit.curves import CurveAnswer, answer
 from nugpt.fit.measured import Measured, pooled
+from nugpt.fit.power_law import PowerLaw
 from nugpt.fit.recommend import groups_of
 from nugpt.report.words import between, counted, number, paid, printed
+from nugpt.spec.parametrization import Parametrization
 
 TOLD = (
     "For swept sizes that have smaller ones (no axis larger, one smaller): what `nugpt recommend` says from those "
@@ -52,7 +54,8 @@ class Group:
     """Curves that differ in size alone, each held against those below it."""
 
     name: str
-    table: str
+    parametrization: Parametrization
+    law: PowerLaw | None  # of all its optima, where they determine one
     sizes: tuple[Backtest, ...]
     others: tuple[CurveAnswer, ...]  # that have smaller ones, but could not be tested
 
@@ -67,14 +70,18 @@ def tested(curves: Iterable[Measured]) -> list[Group]:
     for table, members in by_table.items():
         found = answer(members)
         for group in groups_of(found, table):
-            made.append(Group(found.names[group], table, backtest(found, group), untested(found, group)))
+            spec = next(curve.spec for curve in members if curve.group == group)
+            assert spec is not None
+            law = next((law for of, law in found.laws if of == group and law.line is not None), None)
+            pair = backtest(found, group), untested(found, group)
+            made.append(Group(found.names[group], spec.table, law, *pair))
     return [group for group in made if group.sizes]
 
 
 def line(groups: Sequence[Group], page: str) -> str | None:
     """For the README: what keeping the learning rate would have cost at sizes that both tables were swept at."""
     rows = [
-        {_place(one.found): one for group in groups if group.table == table for one in group.sizes}
+        {_place(one.found): one for group in groups if group.parametrization.name == table for one in group.sizes}
         for table in ("nugpt", "ngpt")
     ]
     both = [place for place in rows[0] if place in rows[1]]

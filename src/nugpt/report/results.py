@@ -21,6 +21,8 @@ from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate, caveat, judge
 from nugpt.report.answers import Judged, PlanAnswer, has_grid
 from nugpt.report.backtests import EACH, SUMMED, TOLD, Group, left_out, size_rows, summary_rows
+from nugpt.report.laws import TOLD as LAW
+from nugpt.report.laws import law_table
 from nugpt.report.layout import label_text, varying
 from nugpt.report.measured import alignment_groups
 from nugpt.report.sections import OPEN
@@ -297,7 +299,9 @@ def _backtests(groups: Sequence[Group]) -> list[str]:
         return []
     each = _folded("Size by size, `log₂ η` being what is recommended:", EACH, size_rows(groups))
     parts = ["## Recommendations, tested", TOLD, table(SUMMED, summary_rows(groups)), left_out(groups), each]
-    return ["\n\n".join(part for part in parts if part)]
+    columns, rows = law_table(groups)
+    law = [f"## One law of all runs\n\n{LAW}\n\n{table(columns, rows)}"] if rows else []
+    return ["\n\n".join(part for part in parts if part), *law]
 
 
 # ── a study ──

@@ -1,0 +1,56 @@
+"""On the results page: the best learning rate of all sizes of a table as one power law, and as it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nugpt.fit.expected import exponent
+from nugpt.fit.measured import SIZES
+from nugpt.fit.power_law import PowerLaw
+from nugpt.report.backtests import Group
+from nugpt.report.words import NONE, between, number, printed
+from nugpt.spec.parametrization import NUGPT
+
+TOLD = (
+    "The best η of every size of a table, as one power of width, depth and length: a fit through all of its optima at "
+    "once, in octaves per octave with 90 % intervals. Of a table that transfers all exponents of η are 0. What is "
+    "applied to hidden matrices is η by the table's own exponents; if one law were behind all tables, these exponents "
+    "would be the same in each. Where optima lie on no plane, its slopes are averages over the sizes that were swept, "
+    "which are not the same in all tables. No rule was set for this, and it was looked at after the runs."
+)
+NAMES = {"width": "width", "layers": "depth", "steps": "length", "batch": "batch"}
+
+
+def law_table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows; none where no group has a law."""
+    known = [(group, group.law) for group in groups if group.law is not None]
+    axes = [axis for axis in SIZES if any(axis in law.exponents for _, law in known)]
+    applied = [axis for axis in axes if axis != "batch"]
+    columns = ["table", "optima", *(f"η over {NAMES[axis]}" for axis in axes), "on one plane"]
+    columns += [f"applied to hidden, over {NAMES[axis]}" for axis in applied]
+    rows = [
+        [
+            printed(group.name),
+            str(law.values),
+            *(_slope(law, axis) for axis in axes),
+            "no" if law.line is not None and law.line.bent() else "yes",
+            *(_applied(group, law, axis) for axis in applied),
+        ]
+        for group, law in known
+    ]
+    if rows:
+        paper = [number(float(exponent(NUGPT, "hidden", axis))) for axis in applied]
+        rows.append(["νGPT's own exponents", *([NONE] * (len(axes) + 2)), *paper])
+    return columns, rows
+
+
+def _slope(law: PowerLaw, axis: str) -> str:
+    if axis not in law.exponents:
+        return NONE
+    return f"{number(law.exponents[axis])} ({between(law.intervals[axis])})"
+
+
+def _applied(group: Group, law: PowerLaw, axis: str) -> str:
+    if axis not in law.exponents:
+        return NONE
+    return number(law.exponents[axis] + float(exponent(group.parametrization, "hidden", axis)))
