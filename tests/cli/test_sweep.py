@@ -253,14 +253,31 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         ),
         (["--kernels", "fused", "--compile", "True"], "compile is asked for, and they are not compiled"),
         (["--kernels", "fused", "--loss", "plain"], "loss 'plain' is one of the plain functions"),
+        (["--kernels", "fused"], "kernels is 'fused', but "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_mistake_is_one_line_and_runs_nothing(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], word: str
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: list[str],
+    word: str,
 ) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert word in one_line([*arguments(data, tmp_path / "runs", *more), "--run"], capsys)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_for_a_cluster_is_not_begun_where_there_is_none(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for more, word in (([], "sbatch on PATH"), (["--sbatch=qos"], "sbatch option 'qos'")):
+        words = [*arguments(data, tmp_path / "runs"), "--executor", "slurm", "--run", *more]
+        assert word in one_line(words, capsys)
+        assert not (tmp_path / "runs").exists()
 
 
 def test_devices_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ class Chosen:
 
     def _trained(self, store: Store, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:
         from nugpt.cli.progress import training_progress
-        from nugpt.engines.lab import Hooks, execute
+        from nugpt.engines.lab import Hooks, check_trainable, execute
         from nugpt.store.claims import holding
 
         options = replace(self.carrier, measure=tuple(dict.fromkeys((*self.carrier.measure, kind)))).options()
@@ -107,6 +107,7 @@ class Chosen:
                 shape = replace(self.arguments.shape, n_heads=n_heads, n_layers=n_layers)
                 arguments = replace(self.arguments, shape=shape)
                 specs = [arguments.spec(dataset, device_type, lr, seed) for seed in dict.fromkeys(self.seed)]
+                check_trainable(specs, dataset, options, {})  # what is refused leaves no run behind
                 directories = [store.run(spec) for spec in specs]
                 size = f"{counted(n_layers, 'layer')}, {counted(n_heads, 'head')}"
                 print(f"{size}: {counted(len(specs), 'run')}", file=sys.stderr)

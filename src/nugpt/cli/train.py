@@ -42,7 +42,7 @@ class Train:
     def run(self) -> int:
         """Train, and print what came out."""
         from nugpt.cli.progress import training_progress
-        from nugpt.engines.lab import Hooks, Interrupted, execute
+        from nugpt.engines.lab import Hooks, Interrupted, check_trainable, execute
         from nugpt.store import Store
         from nugpt.store.claims import holding
 
@@ -60,6 +60,7 @@ class Train:
             for lr in dict.fromkeys(lrs)
             for seed in dict.fromkeys(self.seed)
         ]
+        check_trainable(specs, dataset, options, starts)  # what is refused leaves no run behind
         with training_progress(specs, self.tensorboard, self.wandb, quiet=self.json) as progress:
             try:
                 store = Store(self.store)
