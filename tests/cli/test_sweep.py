@@ -336,9 +336,12 @@ def test_another_plan_of_the_same_name_is_one_line(
 ) -> None:
     store = tmp_path / "runs"
     PlanDirectory.of(Store(store), printed_plan(arguments(data, store, "--log2-lr", "-8"), capsys))
-    line = one_line([*arguments(data, store, "--log2-lr", "-7"), "--run"], capsys)
-    assert "plan 'mine'" in line
-    assert "another" in line
+    for more in ([], ["--json"], ["--run"]):  # printed it would look as if it could be run
+        assert main([*arguments(data, store, "--log2-lr", "-7"), *more]) == 2
+        shown = capsys.readouterr()
+        assert not shown.out
+        assert "plan 'mine'" in shown.err
+        assert "is another one" in shown.err
     assert list(places(store).values()) == ["missing"]
 
 

@@ -63,6 +63,9 @@ class Sweep:
             return self._run(early)
 
     def _run(self, early: EarlyWorker | None) -> int:
+        from nugpt.store import Store
+        from nugpt.store.plans import check_name_free
+
         devices = default_devices(self.execution, self.carrier.device)
         device_type = devices[0].partition(":")[0]
         lrs = log2_lrs(self.log2_lr)
@@ -74,6 +77,7 @@ class Sweep:
             for label, arguments in varied(self.arguments, self.vary)
         )
         plan = Plan(self.name, curves, self.grid.policy())
+        check_name_free(Store(self.store), plan)  # what is printed is what --run would run
         if self.json:
             print_json(plan.to_dict() | {"runs": [spec.hash for spec in plan.specs()]})
         else:
