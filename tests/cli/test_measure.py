@@ -120,6 +120,28 @@ def test_runs_that_diverged_are_said_to_have(small: list[str], nugpt: Any, tmp_p
     assert "none of the 1 run asked for is done (1 diverged); a smaller --lr may train" in err
 
 
+def test_runs_that_are_left_out_are_named_beside_those_that_are_not(
+    small: list[str], nugpt: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*small, "--store", str(tmp_path), "--n-layers", "1", "--lr", "0.01"]
+    assert main(["measure", "align", *words, "--heads", "1", "2"]) == 0
+    assert "diverged" not in capsys.readouterr().err
+    (wide,) = [run for run in Store(tmp_path).runs() if run.spec().model.d_model == 96]
+    record = wide.record()
+    assert record is not None
+    wide.write_record(replace(record, status="diverged", val_loss=None, val_loss_ema=None, diverged_at=2, lerp={}))
+    status, out, err = nugpt("measure", "align", *words, "--heads", "1", "2")
+    assert status == 0
+    assert "widths 48," in out
+    assert "1 run diverged (width 96): a smaller --lr may train\n" in err
+    names = [run.path.name for run in Store(tmp_path).runs()]
+    _, _, err = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *names)
+    assert err == "1 run diverged (layers 1)\n"
+    (wide.path / "record.json").unlink()
+    _, _, err = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *names)
+    assert err == "1 run is not done yet\n"
+
+
 def test_a_measurement_that_is_stopped_says_so_in_one_line(
     small: list[str], nugpt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,9 +79,22 @@ class Chosen:
             told = ", ".join(f"{n} {state}" for state, n in states.items())
             smaller = "; a smaller --lr may train" if self.from_scratch and "diverged" in states else ""
             raise ValueError(f"none of the {counted(len(found), 'run')} asked for is done ({told}){smaller}")
+        self._say_left_out(kind, found)
         if self.again:
             self._train_again(store, kind, ended)
         return ended
+
+    def _say_left_out(self, kind: str, found: list[RunDirectory]) -> None:
+        """Which runs have nothing to be measured: a width that is not there would else look as if not asked for."""
+        diverged = [directory.spec().model for directory in found if directory.has_ended(("diverged",))]
+        if diverged:
+            sizes = sorted({model.d_model if kind == "alignment" else model.n_layers for model in diverged})
+            where = f"{'width' if kind == 'alignment' else 'layers'} {', '.join(map(str, sizes))}"
+            smaller = ": a smaller --lr may train" if self.from_scratch else ""
+            print(f"{counted(len(diverged), 'run')} diverged ({where}){smaller}", file=sys.stderr)
+        left = sum(not directory.has_ended(("done", "diverged")) for directory in found)
+        if left:
+            print(f"{counted(left, 'run')} {'is' if left == 1 else 'are'} not done yet", file=sys.stderr)
 
     def _of_plan(self, store: Store) -> list[RunDirectory]:
         from nugpt.store import RunDirectory
