@@ -260,13 +260,16 @@ def test_where_no_record_says_where_the_data_lay_other_data_are_refused(
         (["coords", "--parametrization", "missing.toml"], "does not exist"),
         (["coords", "--name", "a/b", "--store", "kept"], "name is 'a/b', but must be letters"),
         (["coords", "--name", "a/b", "--out", "plots"], "name is 'a/b', but must be letters"),
+        (["coords", "--heads", "1"], "--heads is 1, but a slope over width needs at least 3 sizes"),
+        (["coords", "--heads", "1", "1", "2"], "--heads is 1 1 2, but a slope over width needs at least 3 sizes"),
+        (["coords", "--layers", "2", "4"], "--layers is 2 4, but a slope over depth needs at least 3 sizes"),
         (["coords", "--lr", "1e6", "--steps", "3"], "the steps are too large, give --lr below 1e+06"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
     words: list[str], message: str, store: Path, data: Path, nugpt: Any, tmp_path: Path
 ) -> None:
-    more = ["--store", store] if words[0] != "coords" else ["--data", data, "--heads", "1", "--layers", "1"]
+    more = ["--store", store] if words[0] != "coords" else ["--data", data]
     more = [*more, "--data", data] if words[0] == "align" and "--preset" in words else more
     status, out, err = nugpt("measure", *words, *more)
     assert (status, out) == (2, "")
@@ -352,9 +355,9 @@ def test_coords_with_large_steps_asks_for_smaller_ones_and_blames_nothing(data: 
 
 def test_coords_looks_around_the_base_that_was_asked_for(data: Path, nugpt: Any) -> None:
     words = ["measure", "coords", "--base", "tiny-l1h1", "--steps", "1", "--seed", "0", "--windows", "1", "--json"]
-    _, out, _ = nugpt(*words, "--data", data, "--layers", "1", "2")
+    _, out, _ = nugpt(*words, "--data", data, "--layers", "1", "2", "3")
     sizes = {one["axis"]: [x for x, _ in one["sizes"]] for one in json.loads(out)["slopes"]}
-    assert sizes == {"width": [48, 96, 192], "depth": [1, 2]}
+    assert sizes == {"width": [48, 96, 192], "depth": [1, 2, 3]}
 
 
 def test_trackers_are_given_the_averages() -> None:
