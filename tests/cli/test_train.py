@@ -363,6 +363,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such table": (["--parametrization", "gpt5"], "gpt5"),
     "no such preset": (["--preset", "huge"], "huge"),
     "no such schedule": (["--schedule", "spiral"], "spiral"),
+    "warm-up as long as the run": (["--warmup", "12"], "warmup is 12, but must be below the run's 12 steps"),
     "final above 1": (["--final", "1.5"], "1.5"),
     "clip 0": (["--grad-clip", "0"], "grad_clip is 0"),
     "decay below 0": (["--weight-decay", "-1"], "weight_decay is -1"),

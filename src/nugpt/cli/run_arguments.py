@@ -117,6 +117,8 @@ class RunArguments:
         shape = self.shape if self.shape.vocab_size is not None else replace(self.shape, vocab_size=dataset.vocab_size)
         model = shape.model(table)
         extent = self.length.extent(scale, model)
+        schedule = Schedule(self.course.schedule, self.course.final, self.course.warmup, self.course.decay)
+        schedule.check_reaches_peak(extent.steps)
         return RunSpec(
             model=model,
             table=table,
@@ -128,7 +130,7 @@ class RunArguments:
             seed=seed,
             multipliers=self.multiplier,
             weight_decay=self.weight_decay,
-            schedule=Schedule(self.course.schedule, self.course.final, self.course.warmup, self.course.decay),
+            schedule=schedule,
             precision=precision_for(self.precision, device_type),
             grad_clip=self.grad_clip,
             validations=scale.validations if self.validations is None else self.validations,
