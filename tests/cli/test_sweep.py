@@ -221,6 +221,7 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--vary", "multiplier.output=big"], "multiplier.output is 'big'"),
         (["--vary", "weight_decay=lots"], "weight_decay is 'lots'"),
         (["--vary", "precision=float8"], "'float8'"),
+        (["--vary", "batch=8,16"], '--parametrization with a TOML table of yours that extends it with batch = "1/2"'),
         (["--vary", "warmup=0,19,20"], "warmup is 20, but must be below the run's 20 steps"),
         (["--extend", "-1"], "extend is -1"),
         (["--spacing", "0"], "spacing is 0"),

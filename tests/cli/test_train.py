@@ -350,7 +350,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "steps 0": (["--steps", "0"], "steps is 0"),
     "steps below 0": (["--steps", "-3"], "-3"),
     "batch 0": (["--batch", "0"], "0"),
-    "another batch than the base's": (["--batch", "4"], "64 tokens"),
+    "another batch than the base's": (["--batch", "4"], "(--base-batch N, where η was tuned at N sequences per step"),
     "validations 0": (["--validations", "0"], "validations is 0"),
     "val windows 0": (["--val-windows", "0"], "val_windows is 0"),
     "seed below 0": (["--seed", "-1"], "seed is -1"),
