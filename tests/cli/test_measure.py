@@ -142,6 +142,24 @@ def test_runs_that_are_left_out_are_named_beside_those_that_are_not(
     assert err == "1 run is not done yet\n"
 
 
+def test_what_is_trained_and_where_is_said_first(small: list[str], nugpt: Any, tmp_path: Path) -> None:
+    words = ["measure", "lerp", *small, "--lr", "0.01", "--n-heads", "1", "--layers", "1", "2", "--store"]
+    status, _, err = nugpt(*words, tmp_path / "new")
+    assert status == 0
+    told = f"training 2 models of 4 steps in {tmp_path / 'new'}; --plan or --runs reads runs of a store instead"
+    assert err.splitlines()[0] == told
+    _, _, err = nugpt(*words, tmp_path / "new")
+    assert "training" not in err  # they are there
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a")
+    status, _, err = nugpt(*words, tmp_path / "texts")
+    assert status == 2
+    assert err == (
+        f"nugpt: error: {tmp_path / 'texts'} has files but is no store: give a store, or the name of a new folder\n"
+    )
+    assert [path.name for path in (tmp_path / "texts").iterdir()] == ["a.txt"]
+
+
 def test_a_measurement_that_is_stopped_says_so_in_one_line(
     small: list[str], nugpt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,8 @@ class Chosen:
         store = opened(self.store)
         if self.from_scratch or self.again:
             store.check_runs_here()
+        if self.from_scratch:
+            store.check_is_one()
         if self.plan is not None:
             found = self._of_plan(store)
         elif self.runs:
@@ -114,20 +116,36 @@ class Chosen:
         device_type = options.torch_device().type
         dataset = self.arguments.dataset()
         lr = self.arguments.default_lr() if self.lr is None else self.lr
+        sizes = [
+            replace(self.arguments, shape=replace(self.arguments.shape, n_heads=n_heads, n_layers=n_layers))
+            for n_layers in layers
+            for n_heads in heads
+        ]
+        seeds = dict.fromkeys(self.seed)
+        ensembles = [[size.spec(dataset, device_type, lr, seed) for seed in seeds] for size in sizes]
+        for specs in ensembles:
+            check_trainable(specs, dataset, options, {})  # what is refused leaves no run behind
+        self._say_trained(store, [spec for specs in ensembles for spec in specs])
         found = []
-        for n_layers in layers:
-            for n_heads in heads:
-                shape = replace(self.arguments.shape, n_heads=n_heads, n_layers=n_layers)
-                arguments = replace(self.arguments, shape=shape)
-                specs = [arguments.spec(dataset, device_type, lr, seed) for seed in dict.fromkeys(self.seed)]
-                check_trainable(specs, dataset, options, {})  # what is refused leaves no run behind
-                directories = [store.run(spec) for spec in specs]
-                size = f"{counted(n_layers, 'layer')}, {counted(n_heads, 'head')}"
-                print(f"{size}: {counted(len(specs), 'run')}", file=sys.stderr)
-                with training_progress(specs, None, None) as progress, holding(directories) as guard:
-                    execute(specs, store, dataset, options, progress, hooks=Hooks(guard))
-                found += directories
+        for specs in ensembles:
+            directories = [store.run(spec) for spec in specs]
+            model = specs[0].model
+            size = f"{counted(model.n_layers, 'layer')}, {counted(model.n_heads, 'head')}"
+            print(f"{size}: {counted(len(specs), 'run')}", file=sys.stderr)
+            with training_progress(specs, None, None) as progress, holding(directories) as guard:
+                execute(specs, store, dataset, options, progress, hooks=Hooks(guard))
+            found += directories
         return found
+
+    def _say_trained(self, store: Store, specs: list[RunSpec]) -> None:
+        """What is about to be trained, and where: whoever meant the runs of a store did not ask for it."""
+        from nugpt.store import RunDirectory
+
+        ended = ("done", "diverged")
+        left = sum(not RunDirectory(store.root / spec.hash).has_ended(ended) for spec in specs)
+        if left:
+            what = f"{counted(left, 'model')} of {counted(specs[0].steps, 'step')}"
+            print(f"training {what} in {store.root}; --plan or --runs reads runs of a store instead", file=sys.stderr)
 
     def _train_again(self, store: Store, kind: str, ended: list[RunDirectory]) -> None:
         from nugpt.cli.progress import training_progress
