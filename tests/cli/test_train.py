@@ -107,7 +107,7 @@ def test_json_is_records_and_nothing_else(train: Train, tmp_path: Path, capsys: 
 
 
 def test_an_ensemble_names_each_run(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--lr", "0.05", "0.05", "0.1", "--seed", "0", "0") == 0  # said twice is asked for once
+    assert train("--lr", "0.05", "0.05", "0.1") == 0  # said twice is asked for once
     out, err = capsys.readouterr()
     assert [line.split(":")[0] for line in out.splitlines()] == ["nugpt η 0.05 seed 0", "nugpt η 0.1 seed 0"]
     assert sum("η 0.05 seed 0" in line for line in err.splitlines()) == 3
@@ -353,6 +353,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "another batch than the base's": (["--batch", "4"], "(--base-batch N, where η was tuned at N sequences per step"),
     "validations 0": (["--validations", "0"], "validations is 0"),
     "val windows 0": (["--val-windows", "0"], "val_windows is 0"),
+    "a seed twice": (["--seed", "0", "0"], "seed is (0, 0), but must be whole numbers, each named once"),
     "seed below 0": (["--seed", "-1"], "seed is -1"),
     "no such device": (["--device", "toaster"], "toaster"),
     "no such card": (["--device", "cuda:99"], "cuda:99"),

@@ -139,6 +139,12 @@ class RunArguments:
         )
 
 
+def check_seeds(seeds: tuple[int, ...]) -> None:
+    """Refuse no seed at all, and one that is named twice: it is one run."""
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"seed is {seeds!r}, but must be whole numbers, each named once")
+
+
 def precision_for(asked: str, device_type: str) -> str:
     """`auto` as the device has it: bfloat16 on a GPU, float32 on a CPU."""
     if asked != "auto":

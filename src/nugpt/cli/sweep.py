@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
-from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import print_json
 from nugpt.spec.plan import Curve, Plan, Policy, StopRule, lr_at
@@ -71,8 +71,7 @@ class Sweep:
         devices = default_devices(self.execution, self.carrier.device)
         device_type = devices[0].partition(":")[0]
         lrs = log2_lrs(self.log2_lr)
-        if not self.seed or len(set(self.seed)) != len(self.seed):
-            raise ValueError(f"seed is {self.seed!r}, but must be whole numbers, each named once")
+        check_seeds(self.seed)
         dataset = self.arguments.dataset()
         curves = tuple(
             Curve(label, arguments.spec(dataset, device_type, lr_at(lrs[0]), self.seed[0]), lrs, self.seed)
