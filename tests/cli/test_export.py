@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.export.small import STEPS, Run, bytes_run, edit_config
 
 from nugpt.cli.main import main
 from nugpt.engines.lab.generate import Sampling, generate
+from nugpt.store import RunDirectory
 
 NEWEST = f"step-{STEPS:09d}"
 GREEDY = ["--temperature", "0", "--max-tokens", "30"]
@@ -64,6 +66,27 @@ def test_a_run_by_hash_or_directory_and_a_checkpoint_export_the_same(
     half = str(run.directory.checkpoints / f"step-{STEPS // 2:09d}")
     assert main(["export", "hf", half, str(tmp_path / "half")]) == 0
     assert f"at step {STEPS // 2}" in capsys.readouterr().out
+
+
+def test_a_run_that_diverged_is_exported_and_continued_with_a_warning(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run.directory.path, tmp_path / "runs" / run.spec.hash)
+    directory = RunDirectory(tmp_path / "runs" / run.spec.hash)
+    record = directory.record()
+    assert record is not None
+    lost = replace(record, status="diverged", val_loss=None, val_loss_ema=None, train_loss=None, val_loss_by_source={})
+    for at, told in (
+        (STEPS - 1, f"; its weights, saved when that was noticed at step {STEPS}, are no result\n"),
+        (STEPS, f"; its weights, saved when that was noticed at step {STEPS}, are no result\n"),
+        (STEPS + 1, f"; its weights of step {STEPS} are from before\n"),
+    ):
+        directory.write_record(replace(lost, steps=at, diverged_at=at, lerp={}))
+        expected = f"nugpt: warning: run {run.spec.hash} diverged at step {at}{told}"
+        assert main(["export", "hf", str(directory.path), str(tmp_path / f"out {at}")]) == 0
+        assert capsys.readouterr().err == expected
+        assert main(["generate", str(directory.path), *GREEDY]) == 0
+        assert capsys.readouterr().err == expected
 
 
 def test_importing_gives_a_run_whose_weights_are_the_same_to_the_bit(

@@ -133,7 +133,10 @@ MISTAKES = {
     "odd head dimension": (["count", "--head-dim", "51"], ["head_dim is 51", "even"]),
     "groups that do not divide": (["count", "--n-kv-heads", "3"], ["n_kv_heads is 3", "divide"]),
     "no groups": (["count", "--n-kv-heads", "0"], ["n_kv_heads is 0"]),
-    "another batch": (["explain", "--lr", "0.1", "--batch", "7"], ["896 tokens", "2048", "batch exponent"]),
+    "another batch": (
+        ["explain", "--lr", "0.1", "--batch", "7"],
+        ["896 tokens", "2048", "--base-batch N", 'batch = "1/2"'],
+    ),
     "negative batch": (["explain", "--lr", "0.1", "--batch", "-1"], ["batch is -1,"]),
     "negative batch of the base": (["table", "--base-batch", "-1"], ["batch is -1,"]),
     "unknown preset of table": (["table", "--preset", "nonsense"], ["'nonsense'"]),

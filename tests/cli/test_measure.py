@@ -120,6 +120,46 @@ def test_runs_that_diverged_are_said_to_have(small: list[str], nugpt: Any, tmp_p
     assert "none of the 1 run asked for is done (1 diverged); a smaller --lr may train" in err
 
 
+def test_runs_that_are_left_out_are_named_beside_those_that_are_not(
+    small: list[str], nugpt: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*small, "--store", str(tmp_path), "--n-layers", "1", "--lr", "0.01"]
+    assert main(["measure", "align", *words, "--heads", "1", "2"]) == 0
+    assert "diverged" not in capsys.readouterr().err
+    (wide,) = [run for run in Store(tmp_path).runs() if run.spec().model.d_model == 96]
+    record = wide.record()
+    assert record is not None
+    wide.write_record(replace(record, status="diverged", val_loss=None, val_loss_ema=None, diverged_at=2, lerp={}))
+    status, out, err = nugpt("measure", "align", *words, "--heads", "1", "2")
+    assert status == 0
+    assert "widths 48," in out
+    assert "1 run diverged (width 96): a smaller --lr may train\n" in err
+    names = [run.path.name for run in Store(tmp_path).runs()]
+    _, _, err = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *names)
+    assert err == "1 run diverged (layers 1)\n"
+    (wide.path / "record.json").unlink()
+    _, _, err = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *names)
+    assert err == "1 run is not done yet\n"
+
+
+def test_what_is_trained_and_where_is_said_first(small: list[str], nugpt: Any, tmp_path: Path) -> None:
+    words = ["measure", "lerp", *small, "--lr", "0.01", "--n-heads", "1", "--layers", "1", "2", "--store"]
+    status, _, err = nugpt(*words, tmp_path / "new")
+    assert status == 0
+    told = f"training 2 models of 4 steps in {tmp_path / 'new'}; --plan or --runs reads runs of a store instead"
+    assert err.splitlines()[0] == told
+    _, _, err = nugpt(*words, tmp_path / "new")
+    assert "training" not in err  # they are there
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a")
+    status, _, err = nugpt(*words, tmp_path / "texts")
+    assert status == 2
+    assert err == (
+        f"nugpt: error: {tmp_path / 'texts'} has files but is no store: give a store, or the name of a new folder\n"
+    )
+    assert [path.name for path in (tmp_path / "texts").iterdir()] == ["a.txt"]
+
+
 def test_a_measurement_that_is_stopped_says_so_in_one_line(
     small: list[str], nugpt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,13 +278,16 @@ def test_where_no_record_says_where_the_data_lay_other_data_are_refused(
         (["coords", "--parametrization", "missing.toml"], "does not exist"),
         (["coords", "--name", "a/b", "--store", "kept"], "name is 'a/b', but must be letters"),
         (["coords", "--name", "a/b", "--out", "plots"], "name is 'a/b', but must be letters"),
+        (["coords", "--heads", "1"], "--heads is 1, but a slope over width needs at least 3 sizes"),
+        (["coords", "--heads", "1", "1", "2"], "--heads is 1 1 2, but a slope over width needs at least 3 sizes"),
+        (["coords", "--layers", "2", "4"], "--layers is 2 4, but a slope over depth needs at least 3 sizes"),
         (["coords", "--lr", "1e6", "--steps", "3"], "the steps are too large, give --lr below 1e+06"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
     words: list[str], message: str, store: Path, data: Path, nugpt: Any, tmp_path: Path
 ) -> None:
-    more = ["--store", store] if words[0] != "coords" else ["--data", data, "--heads", "1", "--layers", "1"]
+    more = ["--store", store] if words[0] != "coords" else ["--data", data]
     more = [*more, "--data", data] if words[0] == "align" and "--preset" in words else more
     status, out, err = nugpt("measure", *words, *more)
     assert (status, out) == (2, "")
@@ -330,9 +373,9 @@ def test_coords_with_large_steps_asks_for_smaller_ones_and_blames_nothing(data: 
 
 def test_coords_looks_around_the_base_that_was_asked_for(data: Path, nugpt: Any) -> None:
     words = ["measure", "coords", "--base", "tiny-l1h1", "--steps", "1", "--seed", "0", "--windows", "1", "--json"]
-    _, out, _ = nugpt(*words, "--data", data, "--layers", "1", "2")
+    _, out, _ = nugpt(*words, "--data", data, "--layers", "1", "2", "3")
     sizes = {one["axis"]: [x for x, _ in one["sizes"]] for one in json.loads(out)["slopes"]}
-    assert sizes == {"width": [48, 96, 192], "depth": [1, 2]}
+    assert sizes == {"width": [48, 96, 192], "depth": [1, 2, 3]}
 
 
 def test_trackers_are_given_the_averages() -> None:

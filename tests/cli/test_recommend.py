@@ -223,7 +223,7 @@ MISTAKES = {
     "too wide from a rate": (["--lr", "0.1", "--preset", "tiny-l2h64"], ["width is 3072"]),
     "heads": (["--from", "STORE", "--n-heads", "0", "--steps", "100"], ["n_heads is 0"]),
     "steps": (["--from", "STORE", "--n-heads", "4", "--steps", "0"], ["steps is 0"]),
-    "batch": (["--from", "STORE", *TARGET, "--batch", "8"], ["batch exponent"]),
+    "batch": (["--from", "STORE", *TARGET, "--batch", "8"], ["no batch exponent", "(--batch-exponent 1/2"]),
     "batch exponent": (["--from", "STORE", *TARGET, "--batch-exponent", "half"], ["'half'", "1/2"]),
     "head dimension": (["--from", "STORE", "--preset", "tiny-l2h4", "--steps", "100"], ["head_dim 48", "24"]),
     "lr": (["--lr", "-1", "--preset", "tiny-l2h4"], ["lr is -1.0"]),

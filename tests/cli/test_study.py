@@ -122,6 +122,20 @@ def test_a_plan_that_is_left_as_it_is_is_no_success(
         assert capsys.readouterr().err.count("left as it is: ") == len(others)
 
 
+def test_another_plan_of_the_name_is_said_when_printing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    PlanDirectory.of(Store(tmp_path), plan(STUDIES["depth-sweeps"], "tiny", SETTING))  # of other data
+    words = ["--scale", "tiny", "--device", "cpu", "--store", str(tmp_path)]
+    for more in ([], ["--json"]):
+        assert main(["study", "depth-sweeps", *words, *more]) == 2
+        shown = capsys.readouterr()
+        assert not shown.out
+        assert "plan 'depth-sweeps-tiny'" in shown.err
+        assert main(["study", "width-fixed-steps", "depth-sweeps", *words, *more]) == 1  # as --run leaves it
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("would be left as it is: plan 'depth-sweeps-tiny'")
+    assert main(["study", "depth-sweeps", *words, "--name", "mine"]) == 0
+
+
 def test_several_studies_go_to_the_same_workers_and_another_plan_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,8 +193,8 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
     ("more", "word"),
     [
         (["--log2-lr", "fast"], "'fast'"),
-        (["--log2-lr", "-4:-8:1"], "'-4:-8:1'"),
-        (["--log2-lr", "-8:-4:0"], "'-8:-4:0'"),
+        (["--log2-lr", "-4:-8:1"], "'-4:-8:1', but FIRST must not be above LAST: -8:-4:1"),
+        (["--log2-lr", "-8:-4:0"], "'-8:-4:0', but STEP must be above 0"),
         (["--log2-lr", "-8:-4"], "'-8:-4'"),
         (["--log2-lr", "-8:-4:nan"], "'-8:-4:nan'"),
         (["--log2-lr", "0:1:1e-9"], "'0:1:1e-9'"),
@@ -212,7 +212,7 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--vary", "n_heads=0"], "n_heads is 0"),
         (["--vary", "n_heads=1,1"], "twice"),
         (["--vary", "n_heads=1", "n-heads=2"], "'n_heads' twice"),
-        (["--vary", "colour=red"], "'colour'"),
+        (["--vary", "colour=red"], "'colour', which a run does not have: it has preset, n_layers, n_heads"),
         (["--vary", "lr=0.1"], "'lr', which every curve has: give --log2-lr"),
         (["--vary", "seed=1,2"], "'seed', which every curve has: give --seed"),
         (["--vary", "data=a,b"], "a plan has one data set"),
@@ -221,6 +221,8 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--vary", "multiplier.output=big"], "multiplier.output is 'big'"),
         (["--vary", "weight_decay=lots"], "weight_decay is 'lots'"),
         (["--vary", "precision=float8"], "'float8'"),
+        (["--vary", "batch=8,16"], '--parametrization with a TOML table of yours that extends it with batch = "1/2"'),
+        (["--vary", "warmup=0,19,20"], "warmup is 20, but must be below the run's 20 steps"),
         (["--extend", "-1"], "extend is -1"),
         (["--spacing", "0"], "spacing is 0"),
         (["--refine", "9"], "spacing is 9"),
@@ -253,14 +255,31 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         ),
         (["--kernels", "fused", "--compile", "True"], "compile is asked for, and they are not compiled"),
         (["--kernels", "fused", "--loss", "plain"], "loss 'plain' is one of the plain functions"),
+        (["--kernels", "fused"], "kernels is 'fused', but "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_mistake_is_one_line_and_runs_nothing(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], word: str
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: list[str],
+    word: str,
 ) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert word in one_line([*arguments(data, tmp_path / "runs", *more), "--run"], capsys)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_for_a_cluster_is_not_begun_where_there_is_none(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for more, word in (([], "sbatch on PATH"), (["--sbatch=qos"], "sbatch option 'qos'")):
+        words = [*arguments(data, tmp_path / "runs"), "--executor", "slurm", "--run", *more]
+        assert word in one_line(words, capsys)
+        assert not (tmp_path / "runs").exists()
 
 
 def test_devices_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,9 +338,12 @@ def test_another_plan_of_the_same_name_is_one_line(
 ) -> None:
     store = tmp_path / "runs"
     PlanDirectory.of(Store(store), printed_plan(arguments(data, store, "--log2-lr", "-8"), capsys))
-    line = one_line([*arguments(data, store, "--log2-lr", "-7"), "--run"], capsys)
-    assert "plan 'mine'" in line
-    assert "another" in line
+    for more in ([], ["--json"], ["--run"]):  # printed it would look as if it could be run
+        assert main([*arguments(data, store, "--log2-lr", "-7"), *more]) == 2
+        shown = capsys.readouterr()
+        assert not shown.out
+        assert "plan 'mine'" in shown.err
+        assert "is another one" in shown.err
     assert list(places(store).values()) == ["missing"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nugpt.core.schedule import multiplier
 from nugpt.spec import Schedule
 
 
@@ -17,3 +18,10 @@ def test_a_share_is_a_number_and_no_truth_value(field: str, value: Any) -> None:
         Schedule(**{field: value})
     assert str(refusal.value).startswith(f"schedule's {field} is {value!r}, but must be a share")
     assert "\n" not in str(refusal.value)
+
+
+def test_a_warm_up_leaves_a_step_for_the_peak() -> None:
+    Schedule(warmup=11).check_reaches_peak(12)
+    assert multiplier(Schedule(warmup=11), 11, 12) == 1
+    with pytest.raises(ValueError, match="warmup is 12, but must be below the run's 12 steps"):
+        Schedule(warmup=12).check_reaches_peak(12)

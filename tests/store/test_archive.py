@@ -301,20 +301,28 @@ def test_commands_read_it_as_a_store_and_nothing_runs_in_it(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "says"),
     [
-        ["measure", "coords", "--heads", "1", "--layers", "1", "--steps", "1", "--store"],
-        ["recommend", "--n-heads", "2", "--keep", "--from"],
+        (["measure", "coords", "--steps", "1", "--store"], "{} is an archive of results, in which nothing runs"),
+        (
+            ["recommend", "--n-heads", "2", "--keep", "--from"],
+            "--keep puts the recipe into {}, but that is an archive of results, to be read alone: --emit toml --out",
+        ),
     ],
 )
 def test_no_command_writes_into_it(
-    filled: Store, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    filled: Store,
+    tmp_path: Path,
+    words: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pack_folder(filled, tmp_path / "archive")
     before = text_of(tmp_path / "archive")
     monkeypatch.setattr("nugpt.cli.coords.Coords._measure", lambda *_: pytest.fail("measured before it was refused"))
     assert main([*words, str(tmp_path / "archive")]) == 2
-    assert f"{tmp_path / 'archive'} is an archive of results, in which nothing runs" in capsys.readouterr().err
+    assert says.format(tmp_path / "archive") in capsys.readouterr().err
     with pytest.raises(ValueError, match="an archive of results, in which nothing runs"):
         write_coords(Store(tmp_path / "archive"), "new", {})
     assert text_of(tmp_path / "archive") == before

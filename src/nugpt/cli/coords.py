@@ -98,8 +98,10 @@ class Coords:
 
             check_name(self.name or table.name)
         device = str(Options(device=self.device).torch_device())
+        base = self.base.resolve(scale)
+        self._check_sizes(base)
         dataset = open_data(self.data, scale.name, scale.vocab_size)
-        models = self._measure(table, scale, self.base.resolve(scale), dataset, device)
+        models = self._measure(table, scale, base, dataset, device)
         check = check_coordinates(table, models, self.alignment, self.level)
         values = _values(check, models, self._lr(scale), self.steps)
         if self.store is not None:
@@ -123,6 +125,27 @@ class Coords:
             raise ValueError(f"--lr is needed: scale {scale.name!r} has no learning rate that was tuned here")
         return scale.default_lr / SMALLER
 
+    def _sizes(self, base: Base) -> list[tuple[int, int]]:
+        """Layers and heads of each model: widths at the base's depth, then depths at its width."""
+        base_layers, base_heads = base.extent.n_layers, base.extent.d_model // base.extent.head_dim
+        heads, layers = self.heads or _around(base_heads), self.layers or _around(base_layers)
+        return list(dict.fromkeys([(base_layers, h) for h in heads] + [(n, base_heads) for n in layers]))
+
+    def _check_sizes(self, base: Base) -> None:
+        """Refuse sizes that give no slope along an axis that they were named for."""
+        from nugpt.fit.coords import FEWEST_SIZES
+
+        sizes, base_heads = self._sizes(base), base.extent.d_model // base.extent.head_dim
+        widths = [h for n, h in sizes if n == base.extent.n_layers]
+        depths = [n for n, h in sizes if h == base_heads]
+        for axis, option, found in (("width", "heads", widths), ("depth", "layers", depths)):
+            given = getattr(self, option)
+            if given and len(found) < FEWEST_SIZES:
+                raise ValueError(
+                    f"--{option} is {' '.join(map(str, given))}, but a slope over {axis} needs at least "
+                    f"{FEWEST_SIZES} sizes: name more, or leave --{option} out"
+                )
+
     def _measure(
         self, table: Parametrization, scale: Scale, base: Base, dataset: TokenDataset, device: str
     ) -> list[Sized]:
@@ -136,12 +159,9 @@ class Coords:
         from nugpt.measure.coords import Batch, coordinates
         from nugpt.spec.resolve import Extent, resolve
 
-        base_layers, base_heads = base.extent.n_layers, base.extent.d_model // base.extent.head_dim
-        heads, layers = self.heads or _around(base_heads), self.layers or _around(base_layers)
-        sizes = dict.fromkeys([(base_layers, h) for h in heads] + [(n, base_heads) for n in layers])
         watched = torch.from_numpy(np.asarray(dataset.validation(scale.seq_len, self.windows).inputs, dtype=np.int64))
         found = []
-        for n_layers, n_heads in sizes:
+        for n_layers, n_heads in self._sizes(base):
             model = replace(scale.model(n_layers, n_heads), vocab_size=dataset.vocab_size)
             extent = Extent.of(model, base.extent.steps, scale.batch)
             resolved = resolve(table, base, extent, self._lr(scale))

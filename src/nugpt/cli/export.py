@@ -27,7 +27,7 @@ class ExportHF:
 
     def run(self) -> int:
         """Export it, and say what to do with it."""
-        from nugpt.cli.trained import find_checkpoint
+        from nugpt.cli.trained import find_checkpoint, say_diverged
         from nugpt.export.write import write_folder
         from nugpt.store import load_checkpoint
 
@@ -39,6 +39,7 @@ class ExportHF:
             raise ValueError(f"run {directory.path} has no checkpoint {name!r}, it has {', '.join(known)}")
         checkpoint = load_checkpoint(directory.checkpoints / (name or known[-1]))
         write_folder(self.out, directory, checkpoint, self.license)
+        say_diverged(directory, checkpoint.step)
         print(f"{self.out}: run {directory.path.name} at step {checkpoint.step}")
         print(f'load it with AutoModelForCausalLM.from_pretrained("{self.out}", trust_remote_code=True)')
         return 0

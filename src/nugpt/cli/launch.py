@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nugpt.spec.run import RunSpec
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.executors.local import EarlyWorker
+    from nugpt.sweep.executors.slurm import SlurmOptions
     from nugpt.sweep.state import CurveState
 
 EXECUTORS = ("local", "slurm")
@@ -116,6 +117,22 @@ class Execution:
             raise ValueError(
                 f"devices is {devices!r}, but with --titan must be cpu or cuda: a rank's number says which"
             )
+
+    def slurm(self, tasks: int) -> SlurmOptions:
+        """What an array of so many tasks asks for."""
+        from nugpt.sweep.executors.slurm import SlurmOptions
+
+        return SlurmOptions(
+            tasks=tasks,
+            partition=self.partition,
+            time_limit=self.time_limit,
+            gpus_per_task=self.gpus_per_task,
+            cpus_per_task=self.cpus_per_task,
+            memory=self.memory,
+            account=self.account,
+            requeue=not self.no_requeue,
+            extra=self.sbatch,
+        )
 
     def until(self) -> float | None:
         """When a local worker that starts now and still trains is asked to save and leave, which takes its time.
@@ -271,13 +288,29 @@ def laid_down(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, 
 
     if execution.titan is not None:
         _check_for_titan(plan, carrier, execution)
+    elif execution.executor == "local":
+        _check_kernels(plan, carrier, execution)
     options = asdict(carrier.options())  # refused before anything is written
+    if execution.executor == "slurm" and not (store / "plans" / plan.name / "plan.json").is_file():
+        from nugpt.sweep.executors.slurm import check_sbatch
+
+        execution.slurm(tasks=1)
+        check_sbatch("executor 'slurm'")  # a plan that is there can be looked at without
     store.mkdir(parents=True, exist_ok=True)
     directory = PlanDirectory.of(Store(store), plan)
     data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
     values = {"data": data, "options": options, "keep_checkpoints": keep, "titan": execution.titan}
     directory.write_launch({**values, "titan_mesh": execution.titan_mesh()})
     return directory
+
+
+def _check_kernels(plan: Plan, carrier: Carrier, execution: Execution) -> None:
+    """Refuse here kernels that every worker of this machine would refuse, in its log."""
+    options = carrier.options()
+    for name in dict.fromkeys(default_devices(execution, carrier.device)):
+        device = replace(options, device=name).torch_device()
+        for architecture in {curve.spec.model.architecture for curve in plan.curves}:
+            options.kernels_on(device, architecture)
 
 
 def _check_for_titan(plan: Plan, carrier: Carrier, execution: Execution) -> None:
@@ -351,25 +384,14 @@ def _interrupted(statuses: Sequence[int], logs: Path) -> str:
 
 def _launch_slurm(plan: Plan, directory: PlanDirectory, execution: Execution) -> int | None:
     """The exit status where it is not for the store to say."""
-    from nugpt.sweep.executors.slurm import SlurmOptions, is_active, submit
+    from nugpt.sweep.executors.slurm import is_active, submit
     from nugpt.sweep.worker import grown
 
     curves = grown(plan, directory, execution.stale_after)
     open_runs = sum(place.state != "running" for curve in curves for place in curve.left(plan.policy))
     tasks = execution.workers or max(1, min(8, open_runs))
-    options = SlurmOptions(
-        tasks=tasks,
-        partition=execution.partition,
-        time_limit=execution.time_limit,
-        gpus_per_task=execution.gpus_per_task,
-        cpus_per_task=execution.cpus_per_task,
-        memory=execution.memory,
-        account=execution.account,
-        requeue=not execution.no_requeue,
-        extra=execution.sbatch,
-    )
     command = [*_worker_command([directory], execution, tasks), "--linger", str(2 * execution.stale_after)]
-    job = submit(directory, command, options) if open_runs else None
+    job = submit(directory, command, execution.slurm(tasks)) if open_runs else None
     if job is not None:
         print(f"submitted {counted(tasks, 'task')} as job {job}; logs in {directory.path / 'slurm'}", file=sys.stderr)
     if execution.detach:

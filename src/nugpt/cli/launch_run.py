@@ -70,7 +70,7 @@ class Launch:
         from nugpt.engines.titan.__main__ import read_arguments
         from nugpt.engines.titan.execute import read_run, with_data
         from nugpt.engines.titan.options import mesh_of
-        from nugpt.sweep.executors.slurm import SlurmOptions
+        from nugpt.sweep.executors.slurm import SlurmOptions, check_sbatch
         from nugpt.sweep.executors.torchrun import LOGS, Nodes, job_script, submit_job, torchrun
 
         if self.submit and not self.slurm:
@@ -103,6 +103,7 @@ class Launch:
             return 0
         from nugpt.store import Store
 
+        check_sbatch("--submit")  # what is refused leaves no run behind
         Store(request.store).run(spec)
         print(f"submitted job {submit_job(directory, script)}: run {directory}")
         return 0

@@ -137,13 +137,25 @@ def _run(words: list[str]) -> int:
     ) as error:
         if debug:
             raise
-        return _complaint(error, status=2)
+        return _complaint(f"{error}{_ways_out(error, name)}", status=2)
     except OSError as error:  # a full disk, a lost mount: not what the user typed
         if debug:
             raise
         return _complaint(error, status=1)
     except KeyboardInterrupt:
         return 130
+
+
+def _ways_out(error: Exception, command: str) -> str:
+    """What a command offers where the refusal, which knows of no command, says what is missing."""
+    from nugpt.spec.resolve import NoBatchExponent
+
+    if not isinstance(error, NoBatchExponent):
+        return ""
+    if command == "recommend":
+        return " (--batch-exponent 1/2, or what you know it to be)"
+    of_yours = 'a TOML table of yours that extends it with batch = "1/2"'
+    return f" (--base-batch N, where η was tuned at N sequences per step; or --parametrization with {of_yours})"
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -67,6 +67,8 @@ class Chosen:
         store = opened(self.store)
         if self.from_scratch or self.again:
             store.check_runs_here()
+        if self.from_scratch:
+            store.check_is_one()
         if self.plan is not None:
             found = self._of_plan(store)
         elif self.runs:
@@ -79,9 +81,22 @@ class Chosen:
             told = ", ".join(f"{n} {state}" for state, n in states.items())
             smaller = "; a smaller --lr may train" if self.from_scratch and "diverged" in states else ""
             raise ValueError(f"none of the {counted(len(found), 'run')} asked for is done ({told}){smaller}")
+        self._say_left_out(kind, found)
         if self.again:
             self._train_again(store, kind, ended)
         return ended
+
+    def _say_left_out(self, kind: str, found: list[RunDirectory]) -> None:
+        """Which runs have nothing to be measured: a width that is not there would else look as if not asked for."""
+        diverged = [directory.spec().model for directory in found if directory.has_ended(("diverged",))]
+        if diverged:
+            sizes = sorted({model.d_model if kind == "alignment" else model.n_layers for model in diverged})
+            where = f"{'width' if kind == 'alignment' else 'layers'} {', '.join(map(str, sizes))}"
+            smaller = ": a smaller --lr may train" if self.from_scratch else ""
+            print(f"{counted(len(diverged), 'run')} diverged ({where}){smaller}", file=sys.stderr)
+        left = sum(not directory.has_ended(("done", "diverged")) for directory in found)
+        if left:
+            print(f"{counted(left, 'run')} {'is' if left == 1 else 'are'} not done yet", file=sys.stderr)
 
     def _of_plan(self, store: Store) -> list[RunDirectory]:
         from nugpt.store import RunDirectory
@@ -94,26 +109,43 @@ class Chosen:
 
     def _trained(self, store: Store, kind: str, heads: tuple[int, ...], layers: tuple[int, ...]) -> list[RunDirectory]:
         from nugpt.cli.progress import training_progress
-        from nugpt.engines.lab import Hooks, execute
+        from nugpt.engines.lab import Hooks, check_trainable, execute
         from nugpt.store.claims import holding
 
         options = replace(self.carrier, measure=tuple(dict.fromkeys((*self.carrier.measure, kind)))).options()
         device_type = options.torch_device().type
         dataset = self.arguments.dataset()
         lr = self.arguments.default_lr() if self.lr is None else self.lr
+        sizes = [
+            replace(self.arguments, shape=replace(self.arguments.shape, n_heads=n_heads, n_layers=n_layers))
+            for n_layers in layers
+            for n_heads in heads
+        ]
+        seeds = dict.fromkeys(self.seed)
+        ensembles = [[size.spec(dataset, device_type, lr, seed) for seed in seeds] for size in sizes]
+        for specs in ensembles:
+            check_trainable(specs, dataset, options, {})  # what is refused leaves no run behind
+        self._say_trained(store, [spec for specs in ensembles for spec in specs])
         found = []
-        for n_layers in layers:
-            for n_heads in heads:
-                shape = replace(self.arguments.shape, n_heads=n_heads, n_layers=n_layers)
-                arguments = replace(self.arguments, shape=shape)
-                specs = [arguments.spec(dataset, device_type, lr, seed) for seed in dict.fromkeys(self.seed)]
-                directories = [store.run(spec) for spec in specs]
-                size = f"{counted(n_layers, 'layer')}, {counted(n_heads, 'head')}"
-                print(f"{size}: {counted(len(specs), 'run')}", file=sys.stderr)
-                with training_progress(specs, None, None) as progress, holding(directories) as guard:
-                    execute(specs, store, dataset, options, progress, hooks=Hooks(guard))
-                found += directories
+        for specs in ensembles:
+            directories = [store.run(spec) for spec in specs]
+            model = specs[0].model
+            size = f"{counted(model.n_layers, 'layer')}, {counted(model.n_heads, 'head')}"
+            print(f"{size}: {counted(len(specs), 'run')}", file=sys.stderr)
+            with training_progress(specs, None, None) as progress, holding(directories) as guard:
+                execute(specs, store, dataset, options, progress, hooks=Hooks(guard))
+            found += directories
         return found
+
+    def _say_trained(self, store: Store, specs: list[RunSpec]) -> None:
+        """What is about to be trained, and where: whoever meant the runs of a store did not ask for it."""
+        from nugpt.store import RunDirectory
+
+        ended = ("done", "diverged")
+        left = sum(not RunDirectory(store.root / spec.hash).has_ended(ended) for spec in specs)
+        if left:
+            what = f"{counted(left, 'model')} of {counted(specs[0].steps, 'step')}"
+            print(f"training {what} in {store.root}; --plan or --runs reads runs of a store instead", file=sys.stderr)
 
     def _train_again(self, store: Store, kind: str, ended: list[RunDirectory]) -> None:
         from nugpt.cli.progress import training_progress

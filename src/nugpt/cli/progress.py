@@ -131,6 +131,10 @@ def _tensorboard(stack: ExitStack, specs: list[RunSpec], directory: Path) -> Tra
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'nugpt[track]'") from None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)  # here, not at the first row, when a run has begun
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"--tensorboard is {directory}, but must be a directory, there already or new") from None
     writers: dict[int, Any] = {}
 
     def track(replica: int, row: dict[str, Any]) -> None:

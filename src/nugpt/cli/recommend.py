@@ -114,9 +114,13 @@ class Recommend:
         if self.keep and self.source is None:
             raise ValueError("--keep puts the recipe into a store, but none is given with --from")
         if self.keep and self.source is not None:
-            from nugpt.store import Store
+            from nugpt.store.archive import is_archive
 
-            Store(self.source).check_runs_here()
+            if is_archive(self.source):
+                raise ValueError(
+                    f"--keep puts the recipe into {self.source}, but that is an archive of results, to be read alone: "
+                    "--emit toml --out FILE writes the recipe elsewhere"
+                )
         found = self._from_store(self.source) if self.source is not None else self._from_lr()
         if self.tflops is not None:
             found.gpu_hours(self.tflops)  # refused before anything is printed

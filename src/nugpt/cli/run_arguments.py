@@ -117,6 +117,8 @@ class RunArguments:
         shape = self.shape if self.shape.vocab_size is not None else replace(self.shape, vocab_size=dataset.vocab_size)
         model = shape.model(table)
         extent = self.length.extent(scale, model)
+        schedule = Schedule(self.course.schedule, self.course.final, self.course.warmup, self.course.decay)
+        schedule.check_reaches_peak(extent.steps)
         return RunSpec(
             model=model,
             table=table,
@@ -128,13 +130,19 @@ class RunArguments:
             seed=seed,
             multipliers=self.multiplier,
             weight_decay=self.weight_decay,
-            schedule=Schedule(self.course.schedule, self.course.final, self.course.warmup, self.course.decay),
+            schedule=schedule,
             precision=precision_for(self.precision, device_type),
             grad_clip=self.grad_clip,
             validations=scale.validations if self.validations is None else self.validations,
             val_windows=scale.val_windows if self.val_windows is None else self.val_windows,
             start=start,
         )
+
+
+def check_seeds(seeds: tuple[int, ...]) -> None:
+    """Refuse no seed at all, and one that is named twice: it is one run."""
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"seed is {seeds!r}, but must be whole numbers, each named once")
 
 
 def precision_for(asked: str, device_type: str) -> str:

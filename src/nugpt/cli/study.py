@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,10 +65,15 @@ class Study:
             return self._run_study(early)
 
     def _run_study(self, early: EarlyWorker | None) -> int:
+        from nugpt.store import Store
+        from nugpt.store.plans import check_name_free
+
         chosen = study_of(self.ids[0])
         devices = default_devices(self.execution, self.carrier.device)
         dataset, setting = self._setting(devices[0].split(":")[0])
         made = self._plan(chosen, setting)
+        if dataset is not None:  # what is printed is what --run would run
+            check_name_free(Store(self.store), made)
         if self.json:
             print_json(made.to_dict() | {"runs": [spec.hash for spec in made.specs()]})
         else:
@@ -98,12 +104,28 @@ class Study:
             for one, made in zip(chosen, wanted, strict=True):
                 self._show(one, made.plan, devices)
                 print()
-        if not self.execution.run or dataset is None:
+        if dataset is None:
             return 0
+        if not self.execution.run:
+            return self._say_others([w.plan for w in wanted])
         status = launch_many(wanted, self.store, dataset, self.execution, quiet=self.json, early=early)
         for one, made in zip(chosen, wanted, strict=True):
             if "alignment" in one.measures:
                 say_unmeasured(made.plan, self.store)
+        return status
+
+    def _say_others(self, plans: Sequence[Plan]) -> int:
+        """Which of these --run would leave as they are; 1 where it would, as it does."""
+        from nugpt.store import Store
+        from nugpt.store.plans import OtherPlan, check_name_free
+
+        status = 0
+        for plan in plans:
+            try:
+                check_name_free(Store(self.store), plan)
+            except OtherPlan as error:
+                print(f"would be left as it is: {error}", file=sys.stderr)
+                status = 1
         return status
 
     def _setting(self, device_type: str) -> tuple[TokenDataset | None, Setting]:

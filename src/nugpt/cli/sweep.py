@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
-from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import print_json
 from nugpt.spec.plan import Curve, Plan, Policy, StopRule, lr_at
 
 if TYPE_CHECKING:
     from nugpt.sweep.executors.local import EarlyWorker
+
+MOST_IN_A_RANGE = 1000  # learning rates: more are a slip of the step
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,20 @@ class Sweep:
             return self._run(early)
 
     def _run(self, early: EarlyWorker | None) -> int:
+        from nugpt.store import Store
+        from nugpt.store.plans import check_name_free
+
         devices = default_devices(self.execution, self.carrier.device)
         device_type = devices[0].partition(":")[0]
         lrs = log2_lrs(self.log2_lr)
-        if not self.seed or len(set(self.seed)) != len(self.seed):
-            raise ValueError(f"seed is {self.seed!r}, but must be whole numbers, each named once")
+        check_seeds(self.seed)
         dataset = self.arguments.dataset()
         curves = tuple(
             Curve(label, arguments.spec(dataset, device_type, lr_at(lrs[0]), self.seed[0]), lrs, self.seed)
             for label, arguments in varied(self.arguments, self.vary)
         )
         plan = Plan(self.name, curves, self.grid.policy())
+        check_name_free(Store(self.store), plan)  # what is printed is what --run would run
         if self.json:
             print_json(plan.to_dict() | {"runs": [spec.hash for spec in plan.specs()]})
         else:
@@ -93,10 +98,17 @@ def log2_lrs(words: tuple[str, ...]) -> tuple[float, ...]:
             parts = []
         if len(parts) == 1:
             found += parts
-        elif len(parts) == 3 and parts[2] > 0 and parts[0] <= parts[1] and (parts[1] - parts[0]) / parts[2] < 1000:
-            found += [parts[0] + k * parts[2] for k in range(int((parts[1] - parts[0]) / parts[2] + 1e-9) + 1)]
-        else:
+            continue
+        if len(parts) != 3:
             raise ValueError(f"log2_lr is {word!r}, but must be a number or FIRST:LAST:STEP, as -8:-4:0.5")
+        first, last, step = parts
+        if first > last:
+            raise ValueError(f"log2_lr is {word!r}, but FIRST must not be above LAST: {last:g}:{first:g}:{abs(step):g}")
+        if not step > 0 or not (last - first) / step < MOST_IN_A_RANGE:
+            raise ValueError(
+                f"log2_lr is {word!r}, but STEP must be above 0 and make fewer than {MOST_IN_A_RANGE} steps"
+            )
+        found += [first + k * step for k in range(int((last - first) / step + 1e-9) + 1)]
     if not found:
         raise ValueError("log2_lr is empty, but must be numbers or FIRST:LAST:STEP, as -8:-4:0.5")
     return tuple(dict.fromkeys(found))
@@ -140,7 +152,18 @@ def _set(arguments: RunArguments, key: str, text: str) -> tuple[RunArguments, An
                     return replace(arguments, **changed), value
     if key in ("seed", "lr", "log2_lr"):
         raise ValueError(f"vary names {key!r}, which every curve has: give --{'seed' if key == 'seed' else 'log2-lr'}")
-    raise ValueError(f"vary names the field {key!r}, which a run does not have")
+    known = ", ".join(_varying(arguments))
+    raise ValueError(f"vary names the field {key!r}, which a run does not have: it has {known}, multiplier.ROLE")
+
+
+def _varying(arguments: RunArguments) -> Iterator[str]:
+    """The fields that may vary, wherever they stand."""
+    for place in fields(arguments):
+        inner = getattr(arguments, place.name)
+        if is_dataclass(inner) and not isinstance(inner, type):
+            yield from (field.name for field in fields(inner))
+        elif place.name not in ("data", "multiplier"):
+            yield place.name
 
 
 def _typed(key: str, text: str, type_name: str) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import number, print_json
 from nugpt.spec.run import RunSpec, Start
@@ -42,12 +42,11 @@ class Train:
     def run(self) -> int:
         """Train, and print what came out."""
         from nugpt.cli.progress import training_progress
-        from nugpt.engines.lab import Hooks, Interrupted, execute
+        from nugpt.engines.lab import Hooks, Interrupted, check_trainable, execute
         from nugpt.store import Store
         from nugpt.store.claims import holding
 
-        if not self.seed:
-            raise ValueError("--seed has no number, but must have at least one")
+        check_seeds(self.seed)
         options = self.carrier.options()
         device_type = options.torch_device().type
         given, begun = self._given()
@@ -58,8 +57,9 @@ class Train:
         specs = [
             self.arguments.spec(dataset, device_type, lr, seed, start)
             for lr in dict.fromkeys(lrs)
-            for seed in dict.fromkeys(self.seed)
+            for seed in self.seed
         ]
+        check_trainable(specs, dataset, options, starts)  # what is refused leaves no run behind
         with training_progress(specs, self.tensorboard, self.wandb, quiet=self.json) as progress:
             try:
                 store = Store(self.store)

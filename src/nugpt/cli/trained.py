@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,19 @@ def find_checkpoint(name: str, store: Path, checkpoint: str | None) -> tuple[Run
         raise ValueError(f"{name} is {what}, and no run in {store} begins so") from None
 
 
+def say_diverged(directory: RunDirectory, step: int) -> None:
+    """Warn of the weights of a run that diverged, saved when so many steps had been taken."""
+    record = directory.record()
+    if record is None or record.status != "diverged" or record.diverged_at is None:
+        return
+    what = f"run {directory.path.name} diverged at step {record.diverged_at}"
+    if step < record.diverged_at:
+        told = f"its weights of step {step} are from before"
+    else:  # that it had is seen when a row of metrics is due
+        told = f"its weights, saved when that was noticed at step {step}, are no result"
+    print(f"nugpt: warning: {what}; {told}", file=sys.stderr)
+
+
 def is_folder(name: str) -> bool:
     """Whether this is a directory with a configuration as exported ones have, and not a run's."""
     return bool(name) and (Path(name) / "config.json").is_file() and not (Path(name) / "spec.json").is_file()
@@ -42,7 +56,10 @@ def load_model(name: str, store: Path, checkpoint: str | None, device: str) -> T
     if not is_folder(name):
         if (Path(name) / "modeling_nugpt.py").is_file():
             raise ValueError(f"{name} is no whole exported folder: it lacks config.json")
-        return load_trained(*find_checkpoint(name, store, checkpoint), device)
+        directory, asked = find_checkpoint(name, store, checkpoint)
+        trained = load_trained(directory, asked, device)
+        say_diverged(directory, trained.step)
+        return trained
     if checkpoint is not None:
         raise ValueError(f"{name} is an exported folder and has one checkpoint: leave out --checkpoint {checkpoint}")
     from nugpt.export.read import read_folder

@@ -95,6 +95,10 @@ class Resolved:
         return asdict(self)
 
 
+class NoBatchExponent(ValueError):
+    """A target has another batch than its base, and its table does not say what that does to η_base."""
+
+
 def ratios(base: Extent, target: Extent) -> Ratios:
     """m_width, m_depth, m_data, m_batch; a base of another head dimension is refused."""
     if base.head_dim != target.head_dim:
@@ -128,7 +132,7 @@ def resolve(
     decay = nonnegative(table.weight_decay if weight_decay is None else weight_decay, "weight_decay")
     m = ratios(base.extent, target)
     if m.batch != 1 and table.batch is None:
-        raise ValueError(
+        raise NoBatchExponent(
             f"a step has {target.batch_tokens} tokens in the target but {base.extent.batch_tokens} in the base, "
             f"and table {table.name!r} has no batch exponent: use the base's batch, or give the exponent of m_batch"
         )

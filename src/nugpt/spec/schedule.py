@@ -27,3 +27,10 @@ class Schedule:
             raise ValueError(f"schedule's warmup is {self.warmup!r}, but must be a whole number of steps, at least 0")
         if not is_number(self.decay) or not 0 < self.decay <= 1:
             raise ValueError(f"schedule's decay is {self.decay!r}, but must be a share of the run above 0, at most 1")
+
+    def check_reaches_peak(self, steps: int) -> None:
+        """Refuse a warm-up that takes all of a run; asked of new runs alone, so that an old one can still be read."""
+        if self.warmup >= steps:
+            raise ValueError(
+                f"warmup is {self.warmup}, but must be below the run's {steps} steps, or its peak is never reached"
+            )

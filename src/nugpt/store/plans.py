@@ -39,14 +39,11 @@ class PlanDirectory:
     def of(cls, store: Store, plan: Plan) -> PlanDirectory:
         """The directory of this plan, made if it is new; another plan of the same name is refused."""
         store.check_runs_here()
+        check_name_free(store, plan)
         directory = cls(store.root / "plans" / plan.name, store)
         directory.path.mkdir(parents=True, exist_ok=True)
         if not (directory.path / "plan.json").is_file():
             write_json(directory.path / "plan.json", plan.to_dict())
-        elif directory.plan().hash != plan.hash:
-            raise OtherPlan(
-                f"plan {plan.name!r} in {store.root} is another one than asked for: choose another name or store"
-            )
         return directory
 
     def plan(self) -> Plan:
@@ -111,6 +108,15 @@ def additions_of(where: Path | str, values: Any) -> list[Addition]:
     except TypeError as error:
         raise ValueError(f"{where}: not additions to a grid: {error}") from None
     return found
+
+
+def check_name_free(store: Store, plan: Plan) -> None:
+    """Refuse a plan whose name another one has in this store."""
+    there = PlanDirectory(store.root / "plans" / plan.name, store)
+    if (there.path / "plan.json").is_file() and there.plan().hash != plan.hash:
+        raise OtherPlan(
+            f"plan {plan.name!r} in {store.root} is another one than asked for: choose another name or store"
+        )
 
 
 def plans(store: Store) -> list[PlanDirectory]:

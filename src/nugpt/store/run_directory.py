@@ -18,6 +18,7 @@ from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
 DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
+STORE_FOLDERS = ("plans", "coords")  # beside the runs
 ARCHIVE_FILE = "archive.json"  # what tells an archive of results, which nothing runs in, from a store
 
 
@@ -46,6 +47,13 @@ class Store:
             raise ValueError(
                 f"{self.shown} is an archive of results, in which nothing runs: `nugpt store merge` takes it to a store"
             )
+
+    def check_is_one(self) -> None:
+        """Refuse a folder that holds other things than a store's; a new or an empty one may become a store."""
+        if not self.root.is_dir() or not any(self.root.iterdir()):
+            return
+        if not any(self.runs()) and not any((self.root / part).is_dir() for part in STORE_FOLDERS):
+            raise ValueError(f"{self.root} has files but is no store: give a store, or the name of a new folder")
 
     def find(self, name: str) -> RunDirectory:
         """The run whose hash begins with `name`, or the directory of that path."""

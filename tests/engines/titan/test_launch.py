@@ -94,6 +94,15 @@ def test_the_log_lies_in_a_folder_that_is_there_when_the_job_is_submitted(
     assert log.parent.is_dir()
 
 
+def test_without_slurm_nothing_is_submitted_and_no_run_is_left(
+    place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(place.root / "empty"))
+    assert main(launch(place, make_run(dataset), "--gpus-per-node", "2", "--slurm", "--submit")) == 2
+    assert capsys.readouterr().err == "nugpt: error: --submit needs the program sbatch on PATH\n"
+    assert not (place.root / "runs").exists()
+
+
 def output_of(script: str) -> str:
     (line,) = (line for line in script.splitlines() if line.startswith("#SBATCH --output="))
     return line.partition("=")[2].strip('"')

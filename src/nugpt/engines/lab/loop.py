@@ -33,9 +33,9 @@ from nugpt.engines.lab.options import Options
 from nugpt.engines.lab.probe import Probe, check_measurable
 from nugpt.engines.lab.restore import replica_counters, replica_tensors, restored_state
 from nugpt.measure.lerp import lerp_statistics
-from nugpt.spec.model import flops_per_token, total_parameters
+from nugpt.spec.model import ModelConfig, flops_per_token, parameter_shapes, total_parameters
 from nugpt.spec.record import RunRecord
-from nugpt.spec.run import RunSpec, packable
+from nugpt.spec.run import RunSpec, Start, packable
 from nugpt.store import Checkpoint, RunDirectory, Store, save_checkpoint
 from nugpt.store.checkpoint import checkpoint_at, drop_after, steps_in
 from nugpt.store.forms import check_ahead_of_distributed
@@ -111,14 +111,8 @@ def execute(
     """Train these runs as one ensemble and return their records; `starts`: the checkpoints that specs name, by hash."""
     if not specs:
         return []
-    if not packable(specs):
-        raise ValueError(
-            "these runs differ in more than table, learning rate, multipliers, decay and seed: run them apart"
-        )
-    _check_data(specs[0], dataset)
     options, progress, hooks = options or Options(), progress or Progress(), hooks or Hooks()
-    options.torch_device()  # a device that is not there is found out before anything is written
-    check_measurable(specs, options, starts or {})
+    check_trainable(specs, dataset, options, starts or {})
     ended = ("done", "diverged") if hooks.stop is None else ENDED
     once = {spec.hash: number for number, spec in reversed(list(enumerate(specs)))}
     runs = [_Run(number, specs[number], store.run(specs[number]), None) for number in sorted(once.values())]
@@ -133,6 +127,23 @@ def execute(
         _train(group, runs, dataset, options, progress, starts or {}, hooks)
     records = {run.spec.hash: record for run in runs if (record := run.directory.record()) is not None}
     return [records[spec.hash] for spec in specs]
+
+
+def check_trainable(
+    specs: list[RunSpec], dataset: TokenDataset, options: Options, starts: dict[str, Checkpoint]
+) -> None:
+    """Refuse what could not be trained as one ensemble, before anything is written: runs, data, device, start."""
+    if not packable(specs):
+        raise ValueError(
+            "these runs differ in more than table, learning rate, multipliers, decay and seed: run them apart"
+        )
+    spec = specs[0]
+    _check_data(spec, dataset)
+    options.kernels_on(options.torch_device(), spec.model.architecture)
+    check_measurable(specs, options, starts)
+    for start in (spec.start for spec in specs if spec.start is not None):
+        if start.hash in starts:  # one that goes on from its own checkpoint needs it no more
+            _check_start(spec.model, start, starts[start.hash])
 
 
 def _find_checkpoints(runs: list[_Run]) -> list[list[_Run]]:
@@ -168,6 +179,21 @@ def _check_data(spec: RunSpec, dataset: TokenDataset) -> None:
         raise ValueError(
             f"vocab_size is {spec.model.vocab_size}, but the data's tokenizer needs at least {dataset.vocab_size}"
         )
+    dataset.n_windows(spec.model.seq_len)  # either split may be too short for one window
+    dataset.validation(spec.model.seq_len, 1)
+
+
+def _check_start(model: ModelConfig, start: Start, given: Checkpoint) -> None:
+    """Refuse weights, or an optimizer's state, of another shape than this model's."""
+    sources = [(given.model, "")]
+    if start.kind == "extend":
+        sources += [(given.optimizer, "first."), (given.optimizer, "second.")]
+    for source, prefix in sources:
+        for name, needed in parameter_shapes(model).items():
+            found = source.get(prefix + name)
+            if found is None or tuple(found.shape) != needed:
+                shape = "none" if found is None else tuple(found.shape)
+                raise ValueError(f"tensor {prefix + name!r} of the given weights is {shape}, needed is {needed}")
 
 
 def _train(
@@ -329,13 +355,7 @@ def _starting_state(ensemble: Ensemble, runs: list[_Run], starts: dict[str, Chec
 @torch.no_grad()
 def _copy_replica_(into: dict[str, Tensor], r: int, source: Any, prefix: str) -> None:
     for name, stacked in into.items():
-        found = source.get(prefix + name)
-        if found is None or found.shape != stacked.shape[1:]:
-            shape = "none" if found is None else tuple(found.shape)
-            raise ValueError(
-                f"tensor {prefix + name!r} of the given weights is {shape}, needed is {tuple(stacked.shape[1:])}"
-            )
-        stacked[r].copy_(found)
+        stacked[r].copy_(source[prefix + name])
 
 
 def _batches(

@@ -56,10 +56,15 @@ def seconds_of(time_limit: str) -> int:
     return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds
 
 
+def check_sbatch(who: str) -> None:
+    """Refuse to submit where there is nothing to submit with."""
+    if shutil.which("sbatch") is None:
+        raise ValueError(f"{who} needs the program sbatch on PATH")
+
+
 def submit(directory: PlanDirectory, worker: Sequence[str], options: SlurmOptions) -> str:
     """Submit an array of workers on this plan and return its job id."""
-    if shutil.which("sbatch") is None:
-        raise ValueError("executor 'slurm' needs the program sbatch on PATH")
+    check_sbatch("executor 'slurm'")
     logs = directory.path / "slurm"
     logs.mkdir(exist_ok=True)
     script = logs / "array.sh"
