@@ -217,13 +217,36 @@ def _numbered(runs: Sequence[OwnRun]) -> list[OwnRun]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each row by its columns' names; one that does not fit the header is refused, since its cells may have shifted."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            for row in reader:
-                yield reader.line_num, {key: value or "" for key, value in row.items() if isinstance(key, str)}
+            reader = csv.reader(file)
+            header: list[str] | None = None
+            for cells in reader:
+                if not "".join(cells).strip() and len(cells) < 2:
+                    continue  # a blank line
+                if header is None:
+                    header = _header(cells, f"{path}:{reader.line_num}")
+                else:
+                    _check_cells(cells, len(header), f"{path}:{reader.line_num}")
+                    yield reader.line_num, dict(zip(header, cells, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from None
+
+
+def _header(names: list[str], where: str) -> list[str]:
+    """The columns' names; those without one cannot be asked for, and may be several."""
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise ValueError(f"{where}: the header names the column {name!r} {count} times, but each must have its own")
+    return names
+
+
+def _check_cells(cells: list[str], columns: int, where: str) -> None:
+    if len(cells) != columns:
+        way = "quote a cell that has a comma" if len(cells) > columns else "leave a cell empty, but keep its comma"
+        found = f"the row {','.join(cells)[:40]!r} has {counted(len(cells), 'cell')}"
+        raise ValueError(f"{where}: {found}, but the header has {counted(columns, 'column')}: {way}")
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
