@@ -351,13 +351,14 @@ class Fit:
         from nugpt.fit.claims import verdicts
         from nugpt.fit.curves import answer
         from nugpt.fit.interval import check_level
+        from nugpt.spec import checks
         from nugpt.studies import STUDIES
 
         check_level(self.level)
         if self.out is None and self.title is not None:
             raise ValueError(f"title is {self.title!r}, but a page is written only with --out")
-        if self.out is not None and self.out.exists() and not self.out.is_dir():
-            raise ValueError(f"out is {str(self.out)!r}, which is a file, but must be a directory")
+        if self.out is not None:
+            checks.folder(self.out, "out")
         if wrong := [name for name in self.formats if name not in ("pdf", "svg", "png")]:
             raise ValueError(f"format is {wrong[0]!r}, but must be one of pdf, svg, png")
         results = []

@@ -48,10 +48,13 @@ class Report:
 
         from nugpt.report import read_store, write_report
         from nugpt.report.loose import read_loose
+        from nugpt.spec import checks
         from nugpt.store import opened
         from nugpt.studies import STUDIES
 
         store = self.source or self.store
+        checks.folder(store, "store")
+        checks.folder(self.out, "out")  # before the minutes that fitting takes
         if not store.is_dir():
             raise ValueError(f"store {store} does not exist")
         if self.results:

@@ -38,12 +38,14 @@ class Status:
 
     def run(self) -> int:
         """Print it."""
+        from nugpt.spec import checks
         from nugpt.store import opened
         from nugpt.store.plans import plans
         from nugpt.sweep.state import spent
 
         if not self.stale_after > 0:
             raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
+        checks.folder(self.store, "store")
         if not self.store.is_dir():
             raise ValueError(f"store {self.store} does not exist")
         store = opened(self.store)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nugpt.spec import checks
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, sync_file, write_bytes, write_json
@@ -41,7 +42,8 @@ class Store:
         return directory
 
     def check_runs_here(self) -> None:
-        """Refuse an archive: it holds results to read."""
+        """Refuse a file, and an archive: it holds results to read."""
+        checks.folder(self.root, "store")
         if self.archive is not None or (self.root / ARCHIVE_FILE).is_file():
             raise ValueError(
                 f"{self.shown} is an archive of results, in which nothing runs: `nugpt store merge` takes it to a store"
