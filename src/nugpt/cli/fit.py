@@ -39,10 +39,11 @@ MISSING = ("", "none", "null", "-")
 class Columns:
     """A table of the user's own runs: which column is what."""
 
-    lr_column: str = "lr"
-    """Learning rates."""
-    loss_column: str = "loss"
-    """Final losses; NaN, infinity and `diverged` count as diverged, an empty cell as no result."""
+    lr_column: str | None = None
+    """Learning rates; by default the column lr."""
+    loss_column: str | None = None
+    """Final losses, by default the column loss; NaN, infinity and `diverged` count as diverged, an empty cell as no
+    result."""
     size_column: str | None = None
     """What grows: width, layers, steps. Without it all runs are of one size."""
     seed_column: str | None = None
@@ -53,9 +54,13 @@ class Columns:
     """How runs ended, as W&B's State; those that did not end are left out."""
 
     def named(self) -> dict[str, str]:
-        """What each column is → its name, for those that are given."""
-        found = {key.removesuffix("_column"): value for key, value in asdict(self).items()}
-        return {key: value for key, value in found.items() if value is not None}
+        """What each column is → its name, for those that are given or needed."""
+        given = {key.removesuffix("_column"): value for key, value in self.given().items()}
+        return {"lr": "lr", "loss": "loss", **given}
+
+    def given(self) -> dict[str, str]:
+        """The options that are given."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,17 @@ class CurveSet:
 def read_curves(source: Path, origin: Origin) -> list[CurveSet]:
     """The curves of a store's plans, or of a CSV or JSONL file."""
     if source.is_dir():
+        for option, name in origin.columns.given().items():
+            raise ValueError(
+                f"{option} is {name!r}, but {source} is a store, whose runs say what they are: leave it out"
+            )
         return store_curves(source, origin)
     if not source.is_file():
         raise ValueError(f"{source} is no store and no file: give a store, or a .csv or .jsonl file of runs")
     if origin.plan is not None:
         raise ValueError(f"plan is {origin.plan!r}, but {source} is a file of runs and has no plans")
+    if origin.loss is not None:
+        raise ValueError(f"loss is {origin.loss!r}, but {source} is a file of runs: --loss-column says which loss")
     return [_from_file(source, origin.columns)]
 
 
