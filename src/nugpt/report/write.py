@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 FORMATS = ("pdf", "svg", "png")
 PAGE = "report.html"
 PRINT_DPI = 300
-STILL_DPI = (120, 80)  # the second where the page would be too large with the first
+STILL_DPI = (120, 80)  # the second where the page would be too large with the first; any less could not be read
 STILL_COLOURS = 32  # a still is lines and letters: so few colours make it a quarter of the size
-MOST_BYTES = 3_000_000
+SHARP_UP_TO = 3_000_000  # bytes of a page whose stills are of the first
 SHOWS = {
     "alignment": "alignment exponents",
     "alpha-course": "LERP coefficients during training",
@@ -78,14 +78,14 @@ def _page(
     figures: dict[str, list[tuple[str, Figure]]],
     loose: Sequence[PlanAnswer],
 ) -> bytes:
-    """The page with stills as sharp as its size allows."""
+    """The page with stills as sharp as its size allows; with the coarser ones it is as large as what it says."""
     from nugpt import __version__
 
     content = b""
     for dpi in STILL_DPI:
         stills = {plan: [(shows, still(figure, dpi)) for shows, figure in some] for plan, some in figures.items()}
         content = page(source, answers, stills, __version__, loose).encode("utf-8", errors="xmlcharrefreplace")
-        if len(content) <= MOST_BYTES:
+        if len(content) <= SHARP_UP_TO:
             break
     return content
 
