@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from nugpt.cli.shape import AMONG_OPTIONS
-from nugpt.cli.show import counted, number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table, quiet, say
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
@@ -401,7 +401,7 @@ class Fit:
             plans = tuple(from_curves(one.name, one.curves) for one in read)
             source = replace(source, title=self.title or read[0].name, plans=plans)
         source = replace(source, problems=(*source.problems, *(note for one in read for note in one.notes)))
-        written = write_report(source, out, self.formats, self.level)
+        written = write_report(source, out, self.formats, self.level, quiet if self.json else say)
         size = written.page.stat().st_size / 1e6
         print(
             f"{written.page} ({size:.2f} MB), {len(written.figures)} figure files beside it",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.show import print_json
+from nugpt.cli.show import print_json, quiet, say
 
 if TYPE_CHECKING:
     from nugpt.report import Source, Written
@@ -61,6 +61,8 @@ class Report:
             return self._results(store)
         if self.readme is not None:
             raise ValueError("--readme goes with --results, which makes what is written there")
+        tell = quiet if self.json else say
+        tell(f"reading {store}")
         there = opened(store)
         source = read_store(there, self.plan, STUDIES, self.out, self.title)
         if not self.plan:
@@ -72,7 +74,7 @@ class Report:
                 f"store {store} has no plan to report on, no coordinate check and no measured run: "
                 "`nugpt sweep`, `nugpt study` and `nugpt measure` make them"
             )
-        written = write_report(source, self.out, self.formats)
+        written = write_report(source, self.out, self.formats, say=tell)
         if self.json:
             print_json(_facts(written) | _measured(source) | {"problems": list(source.problems)})
         else:
