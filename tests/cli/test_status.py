@@ -161,6 +161,18 @@ def test_a_plan_of_which_nothing_has_ended_is_shown(tmp_path: Path, capsys: pyte
     assert (curve["optimum"], curve["best_seen"]) == (None, None)
 
 
+def test_a_column_of_losses_says_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-8, -7, -6), seeds=(0, 1)))
+    for spec, loss in zip(directory.plan().specs(), (3.5, 3.4, 3.0, 3.2, 3.3, 3.3), strict=True):
+        directory.store.run(spec).write_record(record_of(spec, loss))
+    for words, column, loss in (([], "mean loss there", "3.1"), (["--fit"], "lowest loss of a run", "3")):
+        lines = shown(directory.store, capsys, *words).splitlines()
+        (head,) = [line for line in lines if line.startswith(" curve")]
+        (row,) = [line for line in lines if line.startswith(" of=plan")]
+        at = head.index(column)
+        assert row[at : at + len(column)].strip() == loss
+
+
 @pytest.mark.parametrize(
     ("losses", "best"),
     [
