@@ -76,6 +76,21 @@ def test_every_state_is_shown(store: Store, capsys: pytest.CaptureFixture[str]) 
         ]
 
 
+def test_runs_of_no_plan_are_told_apart_by_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    first = make_spec()
+    other = replace(first, model=replace(first.model, n_layers=first.model.n_layers + 1), steps=2 * first.steps)
+    for spec in (first, other):
+        store.run(spec).write_record(record_of(spec, 3.25))
+    lines = shown(store, capsys).splitlines()
+    assert lines[2].split() == ["run", "state", "table", "layers", "steps", "η", "seed", "val_loss"]
+    rows = {line.split()[0]: line.split()[3:5] for line in lines[4:6]}
+    assert rows == {s.hash: [str(s.model.n_layers), str(s.steps)] for s in (first, other)}
+    assert max(map(len, lines)) <= 100
+    found = {run["hash"]: (run["layers"], run["heads"], run["steps"]) for run in told(store, capsys)["runs"]}
+    assert found == {s.hash: (s.model.n_layers, s.model.n_heads, s.steps) for s in (first, other)}
+
+
 def test_every_state_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(store, capsys)
     (curve,) = found["plans"]["plan"]

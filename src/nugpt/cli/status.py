@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.state import CurveState
 
+SIZES = ("layers", "heads", "steps")  # of runs of no plan: shown where they differ
+
 
 @dataclass(frozen=True)
 class Status:
@@ -86,11 +88,15 @@ class Status:
                 _print_runs(curves)
         if alone:
             print(f"{counted(len(alone), 'run')} of no plan")
+            sizes = [size for size in SIZES if len({row[size] for row in alone}) > 1]
             rows = [
-                [r["hash"], r["state"], r["table"], number(r["lr"]), str(r["seed"]), number(r["val_loss"])]
+                [
+                    *(r["hash"], r["state"], r["table"], *(str(r[size]) for size in sizes)),
+                    *(number(r["lr"]), str(r["seed"]), number(r["val_loss"])),
+                ]
                 for r in alone
             ]
-            print_table(["run", "state", "table", "η", "seed", "validation loss"], rows)
+            print_table(["run", "state", "table", *sizes, "η", "seed", "val_loss"], rows)
         if not states and not alone and not problems:
             print(f"store {self.store} is empty")
 
@@ -183,6 +189,9 @@ def _run_row(run: RunDirectory, stale_after: float, now: float) -> dict[str, Any
         "hash": run.path.name,
         "state": run_state(run, record, stale_after, now),
         "table": spec.table.name,
+        "layers": spec.model.n_layers,
+        "heads": spec.model.n_heads,
+        "steps": spec.steps,
         "lr": spec.lr,
         "seed": spec.seed,
         "val_loss": record.val_loss if record else None,
