@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nugpt.spec import checks
 from nugpt.spec.record import RunRecord
@@ -20,6 +20,8 @@ from nugpt.store.checkpoint import steps_in
 ENDED = ("done", "diverged", "stopped")
 DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
 ARCHIVE_FILE = "archive.json"  # what tells an archive of results, which nothing runs in, from a store
+
+_T = TypeVar("_T")
 
 
 class Store:
@@ -85,26 +87,14 @@ class RunDirectory:
 
     def spec(self) -> RunSpec:
         """The run's spec."""
-        values = read_json(self.path / "spec.json")
-        if not isinstance(values, dict):
-            raise ValueError(f"{self.path / 'spec.json'}: not a run spec")
-        try:
-            return RunSpec.from_dict(values)
-        except ValueError as error:
-            raise ValueError(f"{self.path / 'spec.json'}: {error}") from None
+        return _read(self.path / "spec.json", "a run spec", RunSpec.from_dict, f"move {self.path} away")
 
     def record(self) -> RunRecord | None:
         """The run's record, or none while it is not finished."""
         path = self.path / "record.json"
         if not path.is_file():
             return None
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}: not a record")
-        try:
-            return RunRecord.from_dict(values)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        return _read(path, "a record", RunRecord.from_dict, "move it away")
 
     def write_record(self, record: RunRecord) -> None:
         """Publish the result: from here on the run is done."""
@@ -199,3 +189,18 @@ class RunDirectory:
         rows = [row for row in self.read_metrics() if row["step"] <= step]
         if self.metrics.is_file():
             write_bytes(self.metrics, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def _read(path: Path, what: str, make: Callable[[dict[str, Any]], _T], away: str) -> _T:
+    """What a run's file says; where it cannot be read, a line with the way out."""
+    way = f"; restore it, or {away}: the run can then be done again"
+    try:
+        values = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}{way}") from None
+    try:
+        if not isinstance(values, dict):
+            raise ValueError(f"not {what}")
+        return make(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}{way}") from None
