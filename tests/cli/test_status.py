@@ -244,12 +244,40 @@ def test_looking_changes_nothing(store: Store, capsys: pytest.CaptureFixture[str
 
 def test_an_empty_and_a_missing_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert shown(Store(tmp_path / "empty"), capsys) == f"store {tmp_path / 'empty'} is empty\n"
+    assert shown(Store(tmp_path / "empty"), capsys) == f"store {tmp_path / 'empty'} has no runs and no plans\n"
     assert told(Store(tmp_path / "empty"), capsys) == {"plans": {}, "runs": [], "problems": []}
     for words in (["--store", str(tmp_path / "nowhere")], ["--store", str(tmp_path / "empty"), "--plan", "x"]):
         assert main(["status", *words]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert words[-1] in line
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_folder_of_other_files_is_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (tmp_path / name).touch()
+    assert main(["status", "--store", str(tmp_path), *more]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.endswith(
+        f"{tmp_path} holds no runs and no plans, but a.txt, b.txt, c.txt, …: it is no store of nugpt's"
+    )
+    spec = make_spec()
+    put(Store(tmp_path), spec, "done")  # other files beside runs are nobody's business
+    assert spec.hash in shown(Store(tmp_path), capsys, *more)
+
+
+def test_what_a_store_may_have_before_its_first_run_is_not_taken_for_another_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("plans", "coords", "notes", "0123456789abcdef"):
+        (tmp_path / name).mkdir()
+    for name in ("recommendation.json", ".recommendation.json.0123.tmp"):
+        (tmp_path / name).touch()
+    assert "has no runs and no plans" in shown(Store(tmp_path), capsys)
 
 
 opened: Counter[str] = Counter()

@@ -57,6 +57,9 @@ class Status:
         problems: list[str] = []
         states = _plan_states(found, self.stale_after, problems)
         alone = [] if self.plan else _unplanned(store, states, self.stale_after, problems)
+        if not (states or alone or problems) and (others := store.others()):
+            names = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+            raise ValueError(f"{self.store} holds no runs and no plans, but {names}: it is no store of nugpt's")
         if self.json:
             print_json(
                 {
@@ -98,7 +101,7 @@ class Status:
             ]
             print_table(["run", "state", "table", *sizes, "η", "seed", "val_loss"], rows)
         if not states and not alone and not problems:
-            print(f"store {self.store} is empty")
+            print(f"store {self.store} has no runs and no plans")
 
 
 def _plan_states(found: list[PlanDirectory], stale_after: float, problems: list[str]) -> dict[str, list[CurveState]]:

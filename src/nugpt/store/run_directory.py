@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
 DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
+BESIDE_RUNS = ("plans", "coords", "notes", "recommendation.json")
+_OURS = re.compile(r"[0-9a-f]{16}|\..+\.tmp")  # a run's directory, even before its spec; what a kill left half written
 ARCHIVE_FILE = "archive.json"  # what tells an archive of results, which nothing runs in, from a store
 
 _T = TypeVar("_T")
@@ -50,6 +53,11 @@ class Store:
             raise ValueError(
                 f"{self.shown} is an archive of results, in which nothing runs: `nugpt store merge` takes it to a store"
             )
+
+    def others(self) -> list[str]:
+        """What lies in the folder and is none of a store's."""
+        names = sorted(os.listdir(self.root)) if self.root.is_dir() else []
+        return [name for name in names if name not in BESIDE_RUNS and not _OURS.fullmatch(name)]
 
     def find(self, name: str) -> RunDirectory:
         """The run whose hash begins with `name`, or the directory of that path."""
