@@ -329,6 +329,9 @@ MISTAKES = {
     "no JSON": ("runs.jsonl", ["runs.jsonl"], ["runs.jsonl:2", "JSON"]),
     "JSON but no object": ("list.jsonl", ["list.jsonl"], ["list.jsonl:1", "'[1, 2]'"]),
     "a plan of a file": ("runs.csv", ["runs.csv", "--plan", "x"], ["plan is 'x'", "has no plans"]),
+    "a loss of a file": ("runs.csv", ["runs.csv", "--loss", "val_loss"], ["loss is 'val_loss'", "--loss-column"]),
+    "a column of a store": ("", ["store", "--lr-column", "lr"], ["lr_column is 'lr'", "store is a store", "leave it"]),
+    "another column": ("", ["store", "--seed-column", "seed"], ["seed_column is 'seed'", "store is a store"]),
     "unknown plan": ("", ["store", "--plan", "x"], ["no plan 'x'", "begun"]),
     "empty store": ("", ["empty-store"], ["no plan and no run"]),
     "level": ("runs.csv", ["runs.csv", "--level", "90"], ["level is 90.0"]),
@@ -336,6 +339,13 @@ MISTAKES = {
     "format": ("runs.csv", ["runs.csv", "--out", "page", "--formats", "gif"], ["format is 'gif'", "pdf, svg, png"]),
     "out is a file": ("runs.csv", ["runs.csv", "--out", "runs.csv"], ["out is 'runs.csv'", "directory"]),
     "title of no page": ("runs.csv", ["runs.csv", "--title", "x"], ["title is 'x'", "--out"]),
+    "a cell too many": (
+        "long.csv",
+        ["long.csv"],
+        ["long.csv:3: the row '0.1,3,0,64' has 4 cells", "3 columns", "quote"],
+    ),
+    "a cell too few": ("short.csv", ["short.csv"], ["short.csv:2: the row '0.1,3.0' has 2 cells", "keep its comma"]),
+    "a column twice": ("twice.csv", ["twice.csv"], ["twice.csv:1", "'lr' 2 times"]),
     "not UTF-8": ("latin.csv", ["latin.csv"], ["latin.csv", "UTF-8"]),
 }
 FILES = {
@@ -346,6 +356,9 @@ FILES = {
     "loss.csv": "lr,loss\n0.1,low\n",
     "empty.csv": "lr,loss\n",
     "none.csv": "lr,loss\n0.1,\n",
+    "long.csv": "lr,loss,width\n0.2,2.9,64\n0.1,3,0,64\n",
+    "short.csv": "lr,loss,width\n0.1,3.0\n",
+    "twice.csv": "lr,loss,lr\n0.1,3.0,7\n0.2,2.9,7\n",
     "runs.jsonl": '{"lr": 0.1, "loss": 3.0}\n{"lr": 0.2,\n',
     "list.jsonl": "[1, 2]\n",
 }
@@ -430,6 +443,16 @@ def test_an_export_with_dotted_columns(store: Path, tmp_path: Path, capsys: pyte
     found = fitted(capsys, str(tmp_path / "export.csv"), *named)["export.csv"]
     assert found["notes"] == ["left out: 1 did not end"]
     assert [curve["verdict"] for curve in found["curves"]] == ["enclosed"] * len(WIDTHS)
+
+
+def test_blank_lines_quoted_commas_and_columns_without_a_name_are_no_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text('\n,lr,loss,note,\n0,0.1,3.0,"a, b",\n\n1,0.2,,,\n2,0.2,2.9,,\n', encoding="utf-8")
+    (found,) = fitted(capsys, str(path)).values()
+    assert found["notes"] == ["left out: 1 without a loss"]
+    assert len(found["curves"]) == 1
 
 
 def test_groups_of_ones_own_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

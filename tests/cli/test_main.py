@@ -208,6 +208,40 @@ def test_a_mistake_is_status_2_and_one_line(mistake: str, capsys: pytest.Capture
         assert text in shown.err
 
 
+FOLDERS = {
+    "data prepare": (["data", "prepare", "embedded", "--out", "typo.toml"], "out"),
+    "fit": (["fit", "runs.csv", "--out", "typo.toml"], "out"),
+    "report": (["report", "empty", "-o", "typo.toml"], "out"),
+    "results": (["report", "empty", "-o", "typo.toml", "--results"], "out"),
+    "report of a file": (["report", "typo.toml"], "store"),
+    "study": (["study", "width-fixed-steps", "--store", "typo.toml", "--run"], "store"),
+    "sweep": (["sweep", "--name", "a", "--store", "typo.toml", "--run"], "store"),
+    "train": (["train", "--steps", "1", "--store", "typo.toml"], "store"),
+    "measure align": (["measure", "align", "--store", "typo.toml"], "store"),
+    "measure coords": (["measure", "coords", "--store", "typo.toml"], "store"),
+    "figures of measure": (["measure", "coords", "--out", "typo.toml"], "out"),
+    "status": (["status", "--store", "typo.toml"], "store"),
+    "store merge": (["store", "merge", "a.tar.gz", "--store", "typo.toml"], "store"),
+    "store prune": (["store", "prune", "--store", "typo.toml"], "store"),
+    "quickstart": (["quickstart", "--out", "typo.toml"], "out"),
+}
+
+
+@pytest.mark.usefixtures("_in_a_folder_with_a_typo")
+@pytest.mark.parametrize("command", FOLDERS)
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_file_where_a_directory_must_be_is_named(
+    command: str, below: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, option = FOLDERS[command]
+    Path("empty").mkdir()
+    assert main([word.replace("typo.toml", f"typo.toml{below}") for word in words]) == 2
+    shown = capsys.readouterr()
+    file = "but 'typo.toml' is a file, and" if below else "which is a file, but"
+    assert (shown.out, shown.err) == ("", f"nugpt: error: {option} is 'typo.toml{below}', {file} must be a directory\n")
+    assert Path("typo.toml").read_text(encoding="utf-8") == TYPO
+
+
 @pytest.mark.usefixtures("_in_a_folder_with_a_typo")
 @pytest.mark.parametrize(
     "mistake", ["unknown preset", "heads 0", "negative lr", "another head dimension", "typo in a table"]

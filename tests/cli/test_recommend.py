@@ -61,6 +61,28 @@ def test_it_leans_to_the_safe_side_of_the_planted_optimum(store: Path, capsys: p
     assert found["tuning_flops"] == 1e9 * 5 * len(OFFSETS) * len(SEEDS) == 1e9 * len(found["runs"])
 
 
+def test_every_command_says_the_way_out_of_a_spoiled_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "runs"
+    lay_down(root, "widths", [width_curve(2)], no_drift)
+    path = sorted(root.glob("*/record.json"))[0]
+    path.write_text("{", encoding="utf-8")
+    for words in (
+        ["fit", str(root)],
+        ["recommend", "--from", str(root), *TARGET],
+        ["transfer-test", str(root)],
+        ["status", "--store", str(root)],
+        ["report", str(root), "-o", str(tmp_path / "report"), "--formats", "svg"],
+    ):
+        assert main(words) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nugpt: error: ")]
+        assert line.startswith(f"nugpt: error: {path}: not a whole JSON document")
+        assert line.endswith("; restore it, or move it away: the run can then be done again")
+    path.rename(tmp_path / "away.json")
+    assert main(["fit", str(root)]) == 0
+    assert main(["status", "--store", str(root)]) == 0
+    assert "1 missing" in capsys.readouterr().out
+
+
 def test_the_printed_rows_are_those_of_resolve(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = recommended(capsys, "--from", str(store), *TARGET)
     run = RunSpec.from_dict(found["run"])

@@ -76,6 +76,21 @@ def test_every_state_is_shown(store: Store, capsys: pytest.CaptureFixture[str]) 
         ]
 
 
+def test_runs_of_no_plan_are_told_apart_by_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    first = make_spec()
+    other = replace(first, model=replace(first.model, n_layers=first.model.n_layers + 1), steps=2 * first.steps)
+    for spec in (first, other):
+        store.run(spec).write_record(record_of(spec, 3.25))
+    lines = shown(store, capsys).splitlines()
+    assert lines[2].split() == ["run", "state", "table", "layers", "steps", "η", "seed", "val_loss"]
+    rows = {line.split()[0]: line.split()[3:5] for line in lines[4:6]}
+    assert rows == {s.hash: [str(s.model.n_layers), str(s.steps)] for s in (first, other)}
+    assert max(map(len, lines)) <= 100
+    found = {run["hash"]: (run["layers"], run["heads"], run["steps"]) for run in told(store, capsys)["runs"]}
+    assert found == {s.hash: (s.model.n_layers, s.model.n_heads, s.steps) for s in (first, other)}
+
+
 def test_every_state_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(store, capsys)
     (curve,) = found["plans"]["plan"]
@@ -161,6 +176,18 @@ def test_a_plan_of_which_nothing_has_ended_is_shown(tmp_path: Path, capsys: pyte
     assert (curve["optimum"], curve["best_seen"]) == (None, None)
 
 
+def test_a_column_of_losses_says_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-8, -7, -6), seeds=(0, 1)))
+    for spec, loss in zip(directory.plan().specs(), (3.5, 3.4, 3.0, 3.2, 3.3, 3.3), strict=True):
+        directory.store.run(spec).write_record(record_of(spec, loss))
+    for words, column, loss in (([], "mean loss there", "3.1"), (["--fit"], "lowest loss of a run", "3")):
+        lines = shown(directory.store, capsys, *words).splitlines()
+        (head,) = [line for line in lines if line.startswith(" curve")]
+        (row,) = [line for line in lines if line.startswith(" of=plan")]
+        at = head.index(column)
+        assert row[at : at + len(column)].strip() == loss
+
+
 @pytest.mark.parametrize(
     ("losses", "best"),
     [
@@ -217,12 +244,40 @@ def test_looking_changes_nothing(store: Store, capsys: pytest.CaptureFixture[str
 
 def test_an_empty_and_a_missing_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert shown(Store(tmp_path / "empty"), capsys) == f"store {tmp_path / 'empty'} is empty\n"
+    assert shown(Store(tmp_path / "empty"), capsys) == f"store {tmp_path / 'empty'} has no runs and no plans\n"
     assert told(Store(tmp_path / "empty"), capsys) == {"plans": {}, "runs": [], "problems": []}
     for words in (["--store", str(tmp_path / "nowhere")], ["--store", str(tmp_path / "empty"), "--plan", "x"]):
         assert main(["status", *words]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert words[-1] in line
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_folder_of_other_files_is_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (tmp_path / name).touch()
+    assert main(["status", "--store", str(tmp_path), *more]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.endswith(
+        f"{tmp_path} holds no runs and no plans, but a.txt, b.txt, c.txt, …: it is no store of nugpt's"
+    )
+    spec = make_spec()
+    put(Store(tmp_path), spec, "done")  # other files beside runs are nobody's business
+    assert spec.hash in shown(Store(tmp_path), capsys, *more)
+
+
+def test_what_a_store_may_have_before_its_first_run_is_not_taken_for_another_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("plans", "coords", "notes", "0123456789abcdef"):
+        (tmp_path / name).mkdir()
+    for name in ("recommendation.json", ".recommendation.json.0123.tmp"):
+        (tmp_path / name).touch()
+    assert "has no runs and no plans" in shown(Store(tmp_path), capsys)
 
 
 opened: Counter[str] = Counter()

@@ -53,11 +53,14 @@ def test_a_mistake_is_one_line_and_status_two(source: Path, tmp_path: Path, caps
         (["prepare", "--out", str(tmp_path / "a")], "no source"),
         (["prepare", str(source), "--out", str(tmp_path / "a"), "--tokenizer", "bpe:3"], "bpe:3"),
         (["inspect", str(tmp_path / "b")], "manifest.json"),
+        (["verify", str(tmp_path / "b")], f"{tmp_path / 'b'} holds no manifest.json"),
+        (["verify", str(tmp_path), "--json"], "manifest.json"),
     ):
         assert main(["data", *arguments]) == 2
-        error = capsys.readouterr().err
-        assert word in error
-        assert error.count("\n") == 1
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert word in shown.err
+        assert shown.err.count("\n") == 1
 
 
 def test_malformed_lines_and_sources_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

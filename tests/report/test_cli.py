@@ -15,7 +15,9 @@ def test_it_writes_where_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[s
     make_source(tmp_path, "width-fixed-steps", scale="tiny")
     command = Report(store=tmp_path / "runs", out=tmp_path / "out", formats=("svg",), json=True)
     assert command.run() == 0
-    told = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    told = json.loads(shown.out)
     assert Path(told["page"]) == tmp_path / "out" / "report.html"
     assert all(Path(path).is_file() for path in (told["page"], *told["figures"]))
     assert {one["plan"] for one in told["verdicts"]} == {"width-fixed-steps-tiny"}
@@ -26,7 +28,10 @@ def test_one_plan_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     make_source(tmp_path, "width-fixed-steps", "alignment_val", scale="tiny")
     assert Report(tmp_path / "runs", tmp_path / "out", plan=("alignment_val-tiny",), formats=()).run() == 0
     assert "width-fixed-steps" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "plan alignment_val-tiny: 2 done" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "plan alignment_val-tiny: 2 done" in shown.out
+    told = [f"reading {tmp_path / 'runs'}", "plan 1 of 1: alignment_val-tiny", "the page"]
+    assert shown.err.splitlines() == told
 
 
 def test_an_unreadable_record_is_named_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

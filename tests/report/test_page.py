@@ -35,7 +35,7 @@ def page_of(source: Source, folder: Path) -> str:
 def charts_in(page: str) -> dict[str, Any]:
     (block,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', page, flags=re.DOTALL)
     found: dict[str, Any] = json.loads(block)
-    return found
+    return {id: found[chart] if isinstance(chart, str) else chart for id, chart in found.items()}
 
 
 def rows_in(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -334,6 +334,27 @@ def test_a_thousand_runs_stay_below_three_megabytes(tmp_path: Path) -> None:
     page = page_of(source, tmp_path / "report")
     assert len(re.findall(r'<tr id="run-', page)) == 1000
     assert len(page.encode()) < MOST_BYTES
+
+
+def test_a_larger_page_has_coarser_stills_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_source(tmp_path, "width-fixed-steps", scale="tiny")
+    sharp = page_of(source, tmp_path / "sharp")
+    monkeypatch.setattr("nugpt.report.write.SHARP_UP_TO", 1000)  # less than any page can have
+    coarse = page_of(source, tmp_path / "coarse")
+    image = r"data:image/png;base64,[^\"]+"
+    assert len(coarse) < len(sharp)
+    assert re.sub(image, "", coarse) == re.sub(image, "", sharp)
+    assert len(re.findall(image, coarse)) == len(re.findall(image, sharp)) > 0
+
+
+def test_plans_that_show_the_same_carry_its_charts_once(tmp_path: Path) -> None:
+    (plan,) = make_source(tmp_path, "width-fixed-steps", scale="tiny").plans
+    alone = page_of(Source("one", (plan,)), tmp_path / "one")
+    both = page_of(Source("two", (plan, replace(plan, name="again"))), tmp_path / "two")
+    once, twice = list(charts_in(alone).values()), list(charts_in(both).values())
+    assert twice == once + once
+    size = [len(page.partition('id="charts">')[2].partition("</script>")[0]) for page in (alone, both)]
+    assert size[1] < 1.1 * size[0]
 
 
 @pytest.mark.slow

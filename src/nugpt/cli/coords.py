@@ -72,6 +72,7 @@ class Coords:
         from nugpt.fit.coords import check_alignment, check_coordinates
         from nugpt.fit.interval import check_level
         from nugpt.report.write import check_formats
+        from nugpt.spec import checks
         from nugpt.spec.scales import scale_named
         from nugpt.spec.table_file import load_table
 
@@ -84,6 +85,7 @@ class Coords:
         check_alignment(self.alignment)
         if self.out is not None:
             check_formats(self.formats)
+            checks.folder(self.out, "out")
         for name in ("steps", "windows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be a whole number of at least 1")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from nugpt.spec.plan import Curve
     from nugpt.sweep.state import CurveState, Spent
 
-SEEN_COLUMNS = ["curve", "runs", "best log2 η so far", "loss", "edge"]
-CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "loss"]
+SEEN_COLUMNS = ["curve", "runs", "best log2 η so far", "mean loss there", "edge"]
+CURVE_COLUMNS = ["curve", "runs", "best log2 η", "90 % interval", "verdict", "lowest loss of a run"]
 
 
 def label_text(curve: Curve) -> str:

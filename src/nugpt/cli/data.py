@@ -102,9 +102,13 @@ class Verify:
     """Print JSON."""
 
     def run(self) -> int:
-        """Print each problem on a line; the status is 1 if there are any."""
+        """Print each problem on a line; the status is 1 if there are any, 2 where there is no data set."""
         from nugpt.data import verify
+        from nugpt.data.manifest import MANIFEST_FILE, read_manifest
 
+        directory = Path(self.path).expanduser()
+        if not (directory / MANIFEST_FILE).exists():
+            read_manifest(directory)  # refuses it as every command does: a wrong path is no damaged data set
         problems = verify(self.path)
         if self.json:
             print_json({"path": self.path, "sound": not problems, "problems": problems})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from nugpt.cli.shape import AMONG_OPTIONS
-from nugpt.cli.show import counted, number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table, quiet, say
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
@@ -39,10 +39,11 @@ MISSING = ("", "none", "null", "-")
 class Columns:
     """A table of the user's own runs: which column is what."""
 
-    lr_column: str = "lr"
-    """Learning rates."""
-    loss_column: str = "loss"
-    """Final losses; NaN, infinity and `diverged` count as diverged, an empty cell as no result."""
+    lr_column: str | None = None
+    """Learning rates; by default the column lr."""
+    loss_column: str | None = None
+    """Final losses, by default the column loss; NaN, infinity and `diverged` count as diverged, an empty cell as no
+    result."""
     size_column: str | None = None
     """What grows: width, layers, steps. Without it all runs are of one size."""
     seed_column: str | None = None
@@ -53,9 +54,13 @@ class Columns:
     """How runs ended, as W&B's State; those that did not end are left out."""
 
     def named(self) -> dict[str, str]:
-        """What each column is → its name, for those that are given."""
-        found = {key.removesuffix("_column"): value for key, value in asdict(self).items()}
-        return {key: value for key, value in found.items() if value is not None}
+        """What each column is → its name, for those that are given or needed."""
+        given = {key.removesuffix("_column"): value for key, value in self.given().items()}
+        return {"lr": "lr", "loss": "loss", **given}
+
+    def given(self) -> dict[str, str]:
+        """The options that are given."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,17 @@ class CurveSet:
 def read_curves(source: Path, origin: Origin) -> list[CurveSet]:
     """The curves of a store's plans, or of a CSV or JSONL file."""
     if source.is_dir():
+        for option, name in origin.columns.given().items():
+            raise ValueError(
+                f"{option} is {name!r}, but {source} is a store, whose runs say what they are: leave it out"
+            )
         return store_curves(source, origin)
     if not source.is_file():
         raise ValueError(f"{source} is no store and no file: give a store, or a .csv or .jsonl file of runs")
     if origin.plan is not None:
         raise ValueError(f"plan is {origin.plan!r}, but {source} is a file of runs and has no plans")
+    if origin.loss is not None:
+        raise ValueError(f"loss is {origin.loss!r}, but {source} is a file of runs: --loss-column says which loss")
     return [_from_file(source, origin.columns)]
 
 
@@ -217,13 +228,36 @@ def _numbered(runs: Sequence[OwnRun]) -> list[OwnRun]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each row by its columns' names; one that does not fit the header is refused, since its cells may have shifted."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            for row in reader:
-                yield reader.line_num, {key: value or "" for key, value in row.items() if isinstance(key, str)}
+            reader = csv.reader(file)
+            header: list[str] | None = None
+            for cells in reader:
+                if not "".join(cells).strip() and len(cells) < 2:
+                    continue  # a blank line
+                if header is None:
+                    header = _header(cells, f"{path}:{reader.line_num}")
+                else:
+                    _check_cells(cells, len(header), f"{path}:{reader.line_num}")
+                    yield reader.line_num, dict(zip(header, cells, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from None
+
+
+def _header(names: list[str], where: str) -> list[str]:
+    """The columns' names; those without one cannot be asked for, and may be several."""
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise ValueError(f"{where}: the header names the column {name!r} {count} times, but each must have its own")
+    return names
+
+
+def _check_cells(cells: list[str], columns: int, where: str) -> None:
+    if len(cells) != columns:
+        way = "quote a cell that has a comma" if len(cells) > columns else "leave a cell empty, but keep its comma"
+        found = f"the row {','.join(cells)[:40]!r} has {counted(len(cells), 'cell')}"
+        raise ValueError(f"{where}: {found}, but the header has {counted(columns, 'column')}: {way}")
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -328,13 +362,14 @@ class Fit:
         from nugpt.fit.claims import verdicts
         from nugpt.fit.curves import answer
         from nugpt.fit.interval import check_level
+        from nugpt.spec import checks
         from nugpt.studies import STUDIES
 
         check_level(self.level)
         if self.out is None and self.title is not None:
             raise ValueError(f"title is {self.title!r}, but a page is written only with --out")
-        if self.out is not None and self.out.exists() and not self.out.is_dir():
-            raise ValueError(f"out is {str(self.out)!r}, which is a file, but must be a directory")
+        if self.out is not None:
+            checks.folder(self.out, "out")
         if wrong := [name for name in self.formats if name not in ("pdf", "svg", "png")]:
             raise ValueError(f"format is {wrong[0]!r}, but must be one of pdf, svg, png")
         results = []
@@ -366,7 +401,7 @@ class Fit:
             plans = tuple(from_curves(one.name, one.curves) for one in read)
             source = replace(source, title=self.title or read[0].name, plans=plans)
         source = replace(source, problems=(*source.problems, *(note for one in read for note in one.notes)))
-        written = write_report(source, out, self.formats, self.level)
+        written = write_report(source, out, self.formats, self.level, quiet if self.json else say)
         size = written.page.stat().st_size / 1e6
         print(
             f"{written.page} ({size:.2f} MB), {len(written.figures)} figure files beside it",

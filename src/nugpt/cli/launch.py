@@ -15,6 +15,7 @@ import tyro
 from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_rows, label_text, spent_text
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
+from nugpt.spec import checks
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import run_flops
 from nugpt.sweep.cost import refined, told, total_seconds
@@ -248,8 +249,10 @@ def default_devices(execution: Execution, device: str = "auto") -> list[str]:
 
 
 @contextmanager
-def early_worker(execution: Execution) -> Iterator[EarlyWorker | None]:
+def early_worker(execution: Execution, store: Path) -> Iterator[EarlyWorker | None]:
     """A worker that loads torch while the launcher does, where one will be needed; it ends with it if it was not."""
+    if execution.run:
+        checks.folder(store, "store")
     if not execution.run or execution.executor != "local" or execution.titan is not None:
         yield None
         return
@@ -296,7 +299,6 @@ def laid_down(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, 
 
         execution.slurm(tasks=1)
         check_sbatch("executor 'slurm'")  # a plan that is there can be looked at without
-    store.mkdir(parents=True, exist_ok=True)
     directory = PlanDirectory.of(Store(store), plan)
     data, keep = str(dataset.path.resolve()), execution.keep_checkpoints
     values = {"data": data, "options": options, "keep_checkpoints": keep, "titan": execution.titan}

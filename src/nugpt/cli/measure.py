@@ -75,9 +75,11 @@ class Align:
         """Find out before anything is trained what could not be written afterwards."""
         from nugpt.fit.alignment import FEWEST_WIDTHS
         from nugpt.report.write import check_formats
+        from nugpt.spec import checks
 
         if self.out is not None:
             check_formats(self.formats)
+            checks.folder(self.out, "out")
         if self.suggest is not None and self.suggest.suffix != ".toml":
             raise ValueError(f"suggest is {self.suggest}, but must end in .toml")
         if self.suggest is not None and not self.suggest.absolute().parent.is_dir():

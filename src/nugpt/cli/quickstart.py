@@ -31,8 +31,10 @@ class Quickstart:
         from nugpt.cli.study import Study
         from nugpt.fit.claims import verdicts
         from nugpt.fit.curves import answer
+        from nugpt.spec import checks
         from nugpt.studies import STUDIES
 
+        checks.folder(self.out, "out")
         store = self.out / "runs"
         print("Training nGPT and νGPT at three widths on Python's own source and documentation, on the CPU.\n")
         status = Study(ids=(PLAN,), scale="tiny", store=store, execution=Execution(run=True, devices=("cpu",))).run()

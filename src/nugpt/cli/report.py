@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.show import print_json
+from nugpt.cli.show import print_json, quiet, say
 
 if TYPE_CHECKING:
     from nugpt.report import Source, Written
@@ -48,16 +48,21 @@ class Report:
 
         from nugpt.report import read_store, write_report
         from nugpt.report.loose import read_loose
+        from nugpt.spec import checks
         from nugpt.store import opened
         from nugpt.studies import STUDIES
 
         store = self.source or self.store
+        checks.folder(store, "store")
+        checks.folder(self.out, "out")  # before the minutes that fitting takes
         if not store.is_dir():
             raise ValueError(f"store {store} does not exist")
         if self.results:
             return self._results(store)
         if self.readme is not None:
             raise ValueError("--readme goes with --results, which makes what is written there")
+        tell = quiet if self.json else say
+        tell(f"reading {store}")
         there = opened(store)
         source = read_store(there, self.plan, STUDIES, self.out, self.title)
         if not self.plan:
@@ -69,7 +74,7 @@ class Report:
                 f"store {store} has no plan to report on, no coordinate check and no measured run: "
                 "`nugpt sweep`, `nugpt study` and `nugpt measure` make them"
             )
-        written = write_report(source, self.out, self.formats)
+        written = write_report(source, self.out, self.formats, say=tell)
         if self.json:
             print_json(_facts(written) | _measured(source) | {"problems": list(source.problems)})
         else:

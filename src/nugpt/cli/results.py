@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nugpt.cli.curve_rows import CURVE_COLUMNS, curve_rows, spent_text
 from nugpt.cli.report import plan_lines
-from nugpt.cli.show import print_table
+from nugpt.cli.show import print_table, say
 from nugpt.store.atomic import read_json
 from nugpt.store.run_directory import RunDirectory
 
@@ -58,6 +58,7 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     rebuild = _command("report", path, "-o", out, "--results", *(("--readme", readme) if readme else ()))
     rules = "[studies.md](studies.md)" if (out / "studies.md").is_file() else "`nugpt study list`"
     note = check_note(note_path(path, "index"), read_note(path, "index", problems), STUDIES)
+    say("the recommendations, tested")
     groups = tested(curve.measured for section in sections if section.found for curve in section.found.plan.curves)
     made = page(sections, data, rebuild, rules, problems, note, groups)
     texts[out / PAGE] = f"{made}\n<!-- from {digest(path)} -->\n"
@@ -99,6 +100,7 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
     from nugpt.spec.study import Study
     from nugpt.studies import EVIDENCE, STUDIES
 
+    say(f"reading {path}")
     source = read_store(store, (), STUDIES, out)
     sections: list[Section] = []
     taken: set[str] = set()
@@ -112,6 +114,7 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
             sections.append(Section(study, "evidence", None, 0, False, command))
             return
         taken.add(runs.name)
+        say(f"plan {len(taken)} of {len(source.plans)}: {runs.name}")
         found = answer_plan(runs)
         plan, left, grows, unmeasured = _standing(store, runs.name, study.measures)
         note = check_note(note_path(path, study.id), runs.note, STUDIES)

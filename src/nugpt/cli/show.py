@@ -57,6 +57,15 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     return [empty, line(columns), f" {'─' * width} ", *(line(row) for row in rows), empty]
 
 
+def say(text: str) -> None:
+    """What is being done, on standard error: beside the results, not among them."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def quiet(text: str) -> None:
+    """In its place where a program reads."""
+
+
 def counted(count: int, what: str) -> str:
     """A number of things in words: 1 run, 2 runs."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")

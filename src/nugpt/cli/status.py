@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.state import CurveState
 
+SIZES = ("layers", "heads", "steps")  # of runs of no plan: shown where they differ
+
 
 @dataclass(frozen=True)
 class Status:
@@ -38,12 +40,14 @@ class Status:
 
     def run(self) -> int:
         """Print it."""
+        from nugpt.spec import checks
         from nugpt.store import opened
         from nugpt.store.plans import plans
         from nugpt.sweep.state import spent
 
         if not self.stale_after > 0:
             raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
+        checks.folder(self.store, "store")
         if not self.store.is_dir():
             raise ValueError(f"store {self.store} does not exist")
         store = opened(self.store)
@@ -53,6 +57,9 @@ class Status:
         problems: list[str] = []
         states = _plan_states(found, self.stale_after, problems)
         alone = [] if self.plan else _unplanned(store, states, self.stale_after, problems)
+        if not (states or alone or problems) and (others := store.others()):
+            names = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+            raise ValueError(f"{self.store} holds no runs and no plans, but {names}: it is no store of nugpt's")
         if self.json:
             print_json(
                 {
@@ -84,13 +91,17 @@ class Status:
                 _print_runs(curves)
         if alone:
             print(f"{counted(len(alone), 'run')} of no plan")
+            sizes = [size for size in SIZES if len({row[size] for row in alone}) > 1]
             rows = [
-                [r["hash"], r["state"], r["table"], number(r["lr"]), str(r["seed"]), number(r["val_loss"])]
+                [
+                    *(r["hash"], r["state"], r["table"], *(str(r[size]) for size in sizes)),
+                    *(number(r["lr"]), str(r["seed"]), number(r["val_loss"])),
+                ]
                 for r in alone
             ]
-            print_table(["run", "state", "table", "η", "seed", "validation loss"], rows)
+            print_table(["run", "state", "table", *sizes, "η", "seed", "val_loss"], rows)
         if not states and not alone and not problems:
-            print(f"store {self.store} is empty")
+            print(f"store {self.store} has no runs and no plans")
 
 
 def _plan_states(found: list[PlanDirectory], stale_after: float, problems: list[str]) -> dict[str, list[CurveState]]:
@@ -181,6 +192,9 @@ def _run_row(run: RunDirectory, stale_after: float, now: float) -> dict[str, Any
         "hash": run.path.name,
         "state": run_state(run, record, stale_after, now),
         "table": spec.table.name,
+        "layers": spec.model.n_layers,
+        "heads": spec.model.n_heads,
+        "steps": spec.steps,
         "lr": spec.lr,
         "seed": spec.seed,
         "val_loss": record.val_loss if record else None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from nugpt.cli.show import counted
+from nugpt.spec import checks
 
 if TYPE_CHECKING:
     from nugpt.store.transfer import Merged
@@ -34,6 +35,7 @@ class Pack:
         from nugpt.store.archive import pack_folder
         from nugpt.store.transfer import pack
 
+        checks.folder(self.store, "store")
         if self.file.is_dir() or not self.file.suffix:
             return _say_merged(f"{self.file}", pack_folder(Store(self.store), self.file))
         count = pack(Store(self.store), self.file)
@@ -56,6 +58,7 @@ class Merge:
         from nugpt.store.archive import is_archive, merge_folder
         from nugpt.store.transfer import merge
 
+        checks.folder(self.store, "store")
         if not self.files:
             raise ValueError("no file to merge: give files made by `nugpt store pack`")
         status = 0
@@ -91,6 +94,7 @@ class Prune:
         from nugpt.store.plans import plans
         from nugpt.store.transfer import prune
 
+        checks.folder(self.store, "store")
         if not self.store.is_dir():
             raise ValueError(f"store {self.store} does not exist")
         store = Store(self.store)

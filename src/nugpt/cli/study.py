@@ -59,7 +59,7 @@ class Study:
             return 0
         if not self.ids:
             raise ValueError("no study given: name one, or several, or `all`; `nugpt study list` lists them")
-        with early_worker(self.execution) as early:
+        with early_worker(self.execution, self.store) as early:
             if self.ids == ("all",) or len(self.ids) > 1:
                 return self._run_several(early)
             return self._run_study(early)

@@ -61,7 +61,7 @@ class Sweep:
 
     def run(self) -> int:
         """Print the plan, or run it."""
-        with early_worker(self.execution) as early:
+        with early_worker(self.execution, self.store) as early:
             return self._run(early)
 
     def _run(self, early: EarlyWorker | None) -> int:

@@ -43,6 +43,7 @@ from nugpt.data.tokenizer import (
     train_bpe,
 )
 from nugpt.data.workers import Job, encode_in_order
+from nugpt.spec import checks
 
 DEFAULT_SHARD_TOKENS = 1 << 26
 DEFAULT_VAL_FRACTION = 0.005
@@ -157,6 +158,7 @@ def prepare(
     settings = Settings(val_fraction, shard_tokens, max_tokens, text_column, source_column)
     _check(settings, workers)
     directory = Path(out).expanduser()
+    checks.folder(directory, "out")
     hashes = _KnownHashes(directory / PROGRESS_DIRECTORY / HASHES_FILE)
     # Loaded before anything is read, so that a mistake shows at once.
     given = load_tokenizer(tokenizer, end_of_text) if bpe_size(str(tokenizer)) is None else None

@@ -70,6 +70,7 @@ SCRIPT = """
 (() => {
   "use strict";
   const charts = JSON.parse(document.getElementById("charts").textContent);
+  for (const [id, same] of Object.entries(charts)) if (typeof same === "string") charts[id] = charts[same];
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const config = (chart) => {
     const ink = dark.matches ? "#c6ccd4" : "#3b424a";

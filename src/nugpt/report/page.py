@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,9 +114,7 @@ def _head(source: Source, found: Sequence[PlanAnswer]) -> Html:
 
 
 def _document(source: Source, head: Html, body: Html, charts: Mapping[str, Chart]) -> str:
-    data: dict[str, Any] = {
-        id: {"spec": chart.spec, "light": chart.light, "dark": chart.dark} for id, chart in charts.items()
-    }
+    data = _once({id: {"spec": chart.spec, "light": chart.light, "dark": chart.dark} for id, chart in charts.items()})
     scripts = [_library(), ground.SCRIPT] if charts else []
     parts = [
         Html("<!DOCTYPE html>"),
@@ -132,6 +131,16 @@ def _document(source: Source, head: Html, body: Html, charts: Mapping[str, Chart
         Html("</body></html>"),
     ]
     return "\n".join(parts) + "\n"
+
+
+def _once(charts: Mapping[str, Any]) -> dict[str, Any]:
+    """Charts by id; one that is the same as an earlier one, as plans that share runs have, is that one's id."""
+    first: dict[str, str] = {}
+    found = {}
+    for id, chart in charts.items():
+        same = first.setdefault(json.dumps(chart, sort_keys=True), id)
+        found[id] = chart if same == id else same
+    return found
 
 
 _CREDIT = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 FORMATS = ("pdf", "svg", "png")
 PAGE = "report.html"
 PRINT_DPI = 300
-STILL_DPI = (120, 80)  # the second where the page would be too large with the first
+STILL_DPI = (120, 80)  # the second where the page would be too large with the first; any less could not be read
 STILL_COLOURS = 32  # a still is lines and letters: so few colours make it a quarter of the size
-MOST_BYTES = 3_000_000
+SHARP_UP_TO = 3_000_000  # bytes of a page whose stills are of the first
 SHOWS = {
     "alignment": "alignment exponents",
     "alpha-course": "LERP coefficients during training",
@@ -46,10 +46,16 @@ class Written:
     answers: tuple[PlanAnswer, ...]
 
 
-def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS, level: float = 0.90) -> Written:
-    """Fit, draw and write everything under `out`."""
+def write_report(
+    source: Source,
+    out: Path,
+    formats: Sequence[str] = FORMATS,
+    level: float = 0.90,
+    say: Callable[[str], None] = lambda text: None,
+) -> Written:
+    """Fit, draw and write everything under `out`, and say what is being done."""
     check_formats(formats)
-    answers = [answer_plan(plan, level) for plan in source.plans]
+    answers: list[PlanAnswer] = []
     figures: list[Path] = []
     stills: dict[str, list[tuple[str, Figure]]] = {}
     (out / "figures").mkdir(parents=True, exist_ok=True)
@@ -57,7 +63,10 @@ def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS, le
         checks = {f"coords-{check['name']}": draw_coords(check["name"], check["slopes"]) for check in source.coords}
         figures += save_figures(checks, out / "figures", formats)
         stills[COORDS] = [(f"{name}: sizes over width and depth", figure) for name, figure in checks.items()]
-    for found in answers:
+    for i, plan in enumerate(source.plans, 1):
+        say(f"plan {i} of {len(source.plans)}: {plan.name}")
+        found = answer_plan(plan, level)
+        answers.append(found)
         for drawn in draw(found):
             settle(drawn.figure)
             figures += _save(drawn, out / "figures", formats)
@@ -68,6 +77,7 @@ def write_report(source: Source, out: Path, formats: Sequence[str] = FORMATS, le
     figures += save_figures({name: figure for name, (_, figure) in views.items()}, out / "figures", formats)
     stills[LOOSE] = list(views.values())
     path = out / PAGE
+    say("the page")
     write_bytes(path, _page(source, answers, stills, loose))
     return Written(path, tuple(figures), tuple(answers))
 
@@ -78,14 +88,14 @@ def _page(
     figures: dict[str, list[tuple[str, Figure]]],
     loose: Sequence[PlanAnswer],
 ) -> bytes:
-    """The page with stills as sharp as its size allows."""
+    """The page with stills as sharp as its size allows; with the coarser ones it is as large as what it says."""
     from nugpt import __version__
 
     content = b""
     for dpi in STILL_DPI:
         stills = {plan: [(shows, still(figure, dpi)) for shows, figure in some] for plan, some in figures.items()}
         content = page(source, answers, stills, __version__, loose).encode("utf-8", errors="xmlcharrefreplace")
-        if len(content) <= MOST_BYTES:
+        if len(content) <= SHARP_UP_TO:
             break
     return content
 

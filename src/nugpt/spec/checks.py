@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 LARGEST_EXPONENT = 100  # far beyond any use; keeps a slip of the pen from becoming an overflow
@@ -69,3 +70,13 @@ def two_betas(value: Any, where: str) -> tuple[float, float]:
     if len(pair) != 2 or not all(is_number(beta) and 0 <= beta < 1 for beta in pair):
         raise ValueError(f"{where} is {shown(value)}, but must be two numbers from 0 to below 1")
     return float(pair[0]), float(pair[1])
+
+
+def folder(path: Path, where: str) -> None:
+    """A directory, or what can become one."""
+    there = next((place for place in (path, *path.parents) if place.exists()), None)
+    if there is None or there.is_dir():
+        return
+    if there == path:
+        raise ValueError(f"{where} is {str(path)!r}, which is a file, but must be a directory")
+    raise ValueError(f"{where} is {str(path)!r}, but {str(there)!r} is a file, and must be a directory")

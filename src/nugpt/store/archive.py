@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nugpt.spec import checks
 from nugpt.store.atomic import read_json, write_bytes
 from nugpt.store.run_directory import ARCHIVE_FILE, Store
 from nugpt.store.transfer import Merged, Pack, PackedRun, goes_on, pack_of, read_pack, result_of, result_words, rows_of
@@ -203,6 +204,7 @@ def _write(contents: _Contents, folder: Path) -> None:
 
     Whenever this is cut short, what is there can be read: a line is written after what it names.
     """
+    checks.folder(folder, "archive")
     shared: dict[str, Any] = {}
 
     def key_of(value: Any) -> str:

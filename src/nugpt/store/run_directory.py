@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from nugpt.spec import checks
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, sync_file, write_bytes, write_json
@@ -18,8 +20,11 @@ from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
 DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
-STORE_FOLDERS = ("plans", "coords")  # beside the runs
+BESIDE_RUNS = ("plans", "coords", "notes", "recommendation.json")
+_OURS = re.compile(r"[0-9a-f]{16}|\..+\.tmp")  # a run's directory, even before its spec; what a kill left half written
 ARCHIVE_FILE = "archive.json"  # what tells an archive of results, which nothing runs in, from a store
+
+_T = TypeVar("_T")
 
 
 class Store:
@@ -42,18 +47,23 @@ class Store:
         return directory
 
     def check_runs_here(self) -> None:
-        """Refuse an archive: it holds results to read."""
+        """Refuse a file, and an archive: it holds results to read."""
+        checks.folder(self.root, "store")
         if self.archive is not None or (self.root / ARCHIVE_FILE).is_file():
             raise ValueError(
                 f"{self.shown} is an archive of results, in which nothing runs: `nugpt store merge` takes it to a store"
             )
 
     def check_is_one(self) -> None:
-        """Refuse a folder that holds other things than a store's; a new or an empty one may become a store."""
-        if not self.root.is_dir() or not any(self.root.iterdir()):
-            return
-        if not any(self.runs()) and not any((self.root / part).is_dir() for part in STORE_FOLDERS):
+        """Refuse a folder that holds other things and none of a store's; a new or an empty one may become a store."""
+        ours = any(self.runs()) or any((self.root / part).is_dir() for part in BESIDE_RUNS)
+        if self.others() and not ours:
             raise ValueError(f"{self.root} has files but is no store: give a store, or the name of a new folder")
+
+    def others(self) -> list[str]:
+        """What lies in the folder and is none of a store's."""
+        names = sorted(os.listdir(self.root)) if self.root.is_dir() else []
+        return [name for name in names if name not in BESIDE_RUNS and not _OURS.fullmatch(name)]
 
     def find(self, name: str) -> RunDirectory:
         """The run whose hash begins with `name`, or the directory of that path."""
@@ -91,26 +101,14 @@ class RunDirectory:
 
     def spec(self) -> RunSpec:
         """The run's spec."""
-        values = read_json(self.path / "spec.json")
-        if not isinstance(values, dict):
-            raise ValueError(f"{self.path / 'spec.json'}: not a run spec")
-        try:
-            return RunSpec.from_dict(values)
-        except ValueError as error:
-            raise ValueError(f"{self.path / 'spec.json'}: {error}") from None
+        return _read(self.path / "spec.json", "a run spec", RunSpec.from_dict, f"move {self.path} away")
 
     def record(self) -> RunRecord | None:
         """The run's record, or none while it is not finished."""
         path = self.path / "record.json"
         if not path.is_file():
             return None
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}: not a record")
-        try:
-            return RunRecord.from_dict(values)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        return _read(path, "a record", RunRecord.from_dict, "move it away")
 
     def write_record(self, record: RunRecord) -> None:
         """Publish the result: from here on the run is done."""
@@ -205,3 +203,18 @@ class RunDirectory:
         rows = [row for row in self.read_metrics() if row["step"] <= step]
         if self.metrics.is_file():
             write_bytes(self.metrics, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def _read(path: Path, what: str, make: Callable[[dict[str, Any]], _T], away: str) -> _T:
+    """What a run's file says; where it cannot be read, a line with the way out."""
+    way = f"; restore it, or {away}: the run can then be done again"
+    try:
+        values = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}{way}") from None
+    try:
+        if not isinstance(values, dict):
+            raise ValueError(f"not {what}")
+        return make(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}{way}") from None
