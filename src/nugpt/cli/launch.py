@@ -309,6 +309,8 @@ def laid_down(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, 
 def _check_kernels(plan: Plan, carrier: Carrier, execution: Execution) -> None:
     """Refuse here kernels that every worker of this machine would refuse, in its log."""
     options = carrier.options()
+    if options.kernels != "fused":  # others are never refused, and asking a GPU what it is would take memory there
+        return
     for name in dict.fromkeys(default_devices(execution, carrier.device)):
         device = replace(options, device=name).torch_device()
         for architecture in {curve.spec.model.architecture for curve in plan.curves}:
