@@ -137,6 +137,9 @@ def test_runs_that_are_left_out_are_named_beside_those_that_are_not(
     names = [run.path.name for run in Store(tmp_path).runs()]
     _, _, err = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *names)
     assert err == "1 run diverged (layers 1)\n"
+    wide.write_record(replace(record, status="stopped", val_loss=None, val_loss_ema=None, lerp={}))
+    _, _, err = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *names)
+    assert err == "1 run was stopped as hopeless\n"
     (wide.path / "record.json").unlink()
     _, _, err = nugpt("measure", "lerp", "--store", tmp_path, "--runs", *names)
     assert err == "1 run is not done yet\n"

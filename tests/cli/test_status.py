@@ -252,6 +252,17 @@ def test_an_empty_and_a_missing_store(tmp_path: Path, capsys: pytest.CaptureFixt
         assert words[-1] in line
 
 
+def test_hidden_files_and_recipes_are_no_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (".gitignore", "recommendation.json", "recommendation-2.json"):
+        (tmp_path / name).touch()
+    Store(tmp_path).check_is_one()
+    assert main(["status", "--store", str(tmp_path)]) == 0
+    assert "has no runs and no plans" in capsys.readouterr().out
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="has files but is no store"):
+        Store(tmp_path).check_is_one()
+
+
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_folder_of_other_files_is_no_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]

@@ -165,7 +165,8 @@ def test_sizes_that_could_not_be_tested_are_named() -> None:
 
     def left_out(*curves: Measured) -> list[Any]:
         answers = answer(curves)
-        return [one.curve.label["heads"] for one in untested(answers, choose_group(answers, "nugpt"))]
+        tested = back(answers)
+        return [one.curve.label["heads"] for one in untested(answers, choose_group(answers, "nugpt"), tested)]
 
     assert left_out(small, middle, large) == []
     assert left_out(small, middle, cut(large)) == [4], "its own optimum is not enclosed"

@@ -84,3 +84,9 @@ def test_groups_that_differ_in_much_are_numbered() -> None:
     assert len(set(names)) == 3
     assert names[1].endswith(" (2)")
     assert names[2].endswith(" (3)")
+
+
+def test_groups_of_ones_own_that_have_one_name_are_numbered() -> None:
+    """Rows without a group beside some whose group is called what these are."""
+    names = group_names(own_curves([OwnRun(0.1, 3.0), OwnRun(0.1, 3.0, group="all runs")]))
+    assert sorted(names.values()) == ["all runs", "all runs (2)"]

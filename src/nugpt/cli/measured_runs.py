@@ -94,7 +94,10 @@ class Chosen:
             where = f"{'width' if kind == 'alignment' else 'layers'} {', '.join(map(str, sizes))}"
             smaller = ": a smaller --lr may train" if self.from_scratch else ""
             print(f"{counted(len(diverged), 'run')} diverged ({where}){smaller}", file=sys.stderr)
-        left = sum(not directory.has_ended(("done", "diverged")) for directory in found)
+        stopped = sum(directory.has_ended(("stopped",)) for directory in found)
+        if stopped:
+            print(f"{counted(stopped, 'run')} {'was' if stopped == 1 else 'were'} stopped as hopeless", file=sys.stderr)
+        left = sum(not directory.has_ended() for directory in found)
         if left:
             print(f"{counted(left, 'run')} {'is' if left == 1 else 'are'} not done yet", file=sys.stderr)
 

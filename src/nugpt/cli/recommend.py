@@ -153,18 +153,20 @@ class Recommend:
         groups = groups_of(answers, self.parametrization)
         if self.group is not None:
             groups = [choose_group(answers, self.parametrization, self.group)]
-        found = {answers.names[group]: (backtest(answers, group), untested(answers, group)) for group in groups}
-        tested = {name: (sizes, others) for name, (sizes, others) in found.items() if sizes}
-        if not tested:
+        found = {}
+        for group in groups:
+            sizes = backtest(answers, group)
+            found[answers.names[group]] = sizes, untested(answers, group, sizes)
+        if not any(sizes for sizes, _ in found.values()):
             raise ValueError(
                 f"no size of {', '.join(found)} has an enclosed optimum and, below it, another that has one: "
                 "sweep more sizes"
             )
         if self.json:
-            facts = {name: backtest_facts(sizes, others) for name, (sizes, others) in tested.items()}
+            facts = {name: backtest_facts(sizes, others) for name, (sizes, others) in found.items()}
             print_json({"level": self.level, "groups": facts})
         else:
-            for name, (sizes, others) in tested.items():
+            for name, (sizes, others) in found.items():
                 _print_backtest(name, sizes, others)
         return 0
 
@@ -381,11 +383,20 @@ def backtest_facts(tested: Sequence[Backtest], others: Sequence[CurveAnswer]) ->
             }
         )
     left_out = [{"size": dict(one.curve.sizes), "verdict": one.optimum.verdict} for one in others]
-    sums = {name: finite(value) for name, value in asdict(tally(tested)).items()}
+    sums = {name: finite(value) for name, value in asdict(tally(tested)).items()} if tested else None
     return {"sizes": rows, "not_tested": left_out, "tally": sums}
 
 
 def _print_backtest(name: str, tested: Sequence[Backtest], others: Sequence[CurveAnswer]) -> None:
+    if tested:
+        _print_tested(name, tested)
+    for other in others:
+        at = ", ".join(f"{AXES[axis]} {size:g}" for axis, size in other.curve.sizes.items())
+        why = other.optimum.verdict if other.optimum.log2_lr is None else "none below it has an enclosed optimum"
+        print(f"not tested, {name}: {at}: {why}")
+
+
+def _print_tested(name: str, tested: Sequence[Backtest]) -> None:
     from nugpt.fit.backtest import tally
 
     rows = []
@@ -415,10 +426,6 @@ def _print_backtest(name: str, tested: Sequence[Backtest], others: Sequence[Curv
         f"{sums.paid:.4f} nats on average and {most}, where {sums.expected:.4f} were expected; "
         f"keeping the best η of the nearest smaller size would have cost {sums.kept:.4f} on average"
     )
-    for other in others:
-        at = ", ".join(f"{AXES[axis]} {size:g}" for axis, size in other.curve.sizes.items())
-        why = other.optimum.verdict if other.optimum.log2_lr is None else "none below it has an enclosed optimum"
-        print(f"not tested: {at}: {why}")
 
 
 def _reach_row(reach: Reach) -> list[str]:

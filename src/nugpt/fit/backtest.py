@@ -56,15 +56,14 @@ def backtest(answers: Answers, group: str) -> tuple[Backtest, ...]:
     return tuple(tested)
 
 
-def untested(answers: Answers, group: str) -> tuple[CurveAnswer, ...]:
+def untested(answers: Answers, group: str, tested: Sequence[Backtest]) -> tuple[CurveAnswer, ...]:
     """Sizes of a group that lie above others and yet cannot be tested: they, or all below, have no enclosed optimum.
 
     An optimum beyond its grid is what a failed transfer may look like: without these the rest looks better than it is.
     """
     members = [one for one in answers.curves if one.curve.group == group]
     above = [one for one in members if any(_below(other, one) for other in members)]
-    tested = [one.found for one in backtest(answers, group)]
-    return tuple(one for one in above if one not in tested)
+    return tuple(one for one in above if one not in [other.found for other in tested])
 
 
 def _below(one: CurveAnswer, other: CurveAnswer) -> bool:

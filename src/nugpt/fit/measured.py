@@ -187,7 +187,7 @@ def group_names(curves: Sequence[Measured]) -> dict[str, str]:
         alike.setdefault(name, []).append(group)
     for name, several in alike.items():
         plain = [group for group in several if (spec := groups[group][0].spec) is not None and as_built_in(spec)]
-        apart = _told_apart(name, several) if len(several) > 1 else {}
+        apart = _told_apart(name, several, groups) if len(several) > 1 else {}
         names |= {group: told for group, told in apart.items() if plain != [group]}
     return names
 
@@ -211,8 +211,10 @@ def _labelled(group: str, members: Sequence[Measured]) -> str:
     return f"{table} {words(said)}".strip()
 
 
-def _told_apart(name: str, groups: Sequence[str]) -> dict[str, str]:
-    """By the fields of their runs in which they differ."""
+def _told_apart(name: str, groups: Sequence[str], members: Mapping[str, Sequence[Measured]]) -> dict[str, str]:
+    """By the fields of their runs in which they differ; by a number where runs have none that is known."""
+    if any(members[group][0].spec is None for group in groups):
+        return {group: name if n == 1 else f"{name} ({n})" for n, group in enumerate(groups, 1)}
     fields = [dict(_leaves(json.loads(group))) for group in groups]
     differ = [
         key

@@ -83,14 +83,17 @@ class Recommendation:
 
 
 def choose_group(answers: Answers, table: str, name: str | None = None) -> str:
-    """The one group of curves with this table, or the one of this name; several are named."""
-    found = groups_of(answers, table)
-    names = "; ".join(answers.names[group] for group in found)
+    """The one group of curves with this table as it is built in, or of all with this table the one of this name."""
     if name is not None:
-        found = [group for group in found if answers.names[group] == name]
-        if not found:
+        every = _with_table(answers, table)
+        named = [group for group in every if answers.names[group] == name]
+        if not named:
+            names = "; ".join(answers.names[group] for group in every)
             raise ValueError(f"group is {name!r}, but table {table!r} has {names}")
+        return named[0]
+    found = groups_of(answers, table)
     if len(found) > 1:
+        names = "; ".join(answers.names[group] for group in found)
         raise ValueError(
             f"table {table!r} has {len(found)} groups of curves ({names}): choose one with --group, "
             "or a plan with --plan"
@@ -100,12 +103,18 @@ def choose_group(answers: Answers, table: str, name: str | None = None) -> str:
 
 def groups_of(answers: Answers, table: str) -> list[str]:
     """The groups of curves with this table, at least one; the table as it is built in before changed ones."""
+    found = _with_table(answers, table)
+    return [group for group, spec in found.items() if as_built_in(spec)] or list(found)
+
+
+def _with_table(answers: Answers, table: str) -> dict[str, RunSpec]:
+    """The groups with a table of this name, changed or not, and a run of each."""
     groups = {one.curve.group: one.curve.spec for one in answers.curves if one.curve.spec is not None}
-    found = [group for group, spec in groups.items() if spec.table.name == table]
+    found = {group: spec for group, spec in groups.items() if spec.table.name == table}
     if not found:
         tables = ", ".join(sorted({spec.table.name for spec in groups.values()})) or "no table"
         raise ValueError(f"no ended run of table {table!r}, the store has {tables}")
-    return [group for group in found if as_built_in(groups[group])] or found
+    return found
 
 
 def retarget(template: RunSpec, steps: int, batch: int | None = None, **model: int | None) -> RunSpec:
@@ -203,6 +212,7 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
 
 def _farness(one: CurveAnswer, goal: Mapping[str, float]) -> tuple[float, ...]:
     """By octaves; of sizes equally far the one whose optimum is known best, then the largest."""
+    # CHOICE: what is known best says most; plans come in no order that means anything.
     octaves = sum(abs(_octaves(one, goal, axis)) for axis in goal)
     return (round(octaves, 9), one.optimum.interval.width, *(-size for size in one.curve.sizes.values()))
 
@@ -261,7 +271,10 @@ def _slope(path: PathAnswer | None, table: Parametrization, axis: str) -> tuple[
     deviation = path.drift.interval.width / (2 * float(special.ndtri((1 + path.drift.level) / 2)))
     if path.drift.no_drift == FAILS:
         return path.drift.slope, deviation
-    expected += sum(_share(path, other) * expected_slope(table, other)[0] for other in path.together)
+    for other in path.together:
+        slope, deviation_of_other = expected_slope(table, other)
+        share = _share(path, other)
+        expected, doubt = expected + share * slope, math.hypot(doubt, share * deviation_of_other)
     weight = doubt**2 / (doubt**2 + deviation**2)
     return weight * path.drift.slope + (1 - weight) * expected, math.sqrt(weight) * deviation
 

@@ -23,7 +23,7 @@ NAMES = {"width": "width", "layers": "depth", "steps": "length", "batch": "batch
 
 def law_table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows; none where no group has a law."""
-    known = [(group, group.law) for group in groups if group.law is not None]
+    known = [(group, group.law) for group in groups if group.law is not None and group.sizes]
     axes = [axis for axis in SIZES if any(axis in law.exponents for _, law in known)]
     applied = [axis for axis in axes if axis != "batch"]
     columns = ["table", "optima", *(f"η over {NAMES[axis]}" for axis in axes), "on one plane"]

@@ -142,6 +142,8 @@ def _rows(section: Section, one: Judged, page: str) -> list[list[str]]:
     rule = one.claim.rule
     rows: list[list[str]] = []
     claim = f"[{one.claim.text.rstrip('.')}]({page}#{anchor(section)}){_scale(section)}"
+    if not one.verdict.estimates:
+        return [[claim, one.verdict.reason, allowed(rule), f"**{verdict_words(section, one)}**"]]
     for each in one.verdict.estimates:
         alone = replace(one, verdict=judge(rule, (replace(each, where=""),)))
         where = f", {AXES.get(each.where, each.where)}" if each.where else ""

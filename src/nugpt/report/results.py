@@ -263,9 +263,9 @@ def _room(rule: Rule, one: Estimate, holds: bool) -> float:
     return min(below, math.inf if rule.high is None else rule.high - high)
 
 
-def estimates(one: Judged, names: Mapping[str, str] = SYMBOLS) -> str:
-    """Each number of a verdict with its interval and, by these names, its place; or why there is none."""
-    parts = [*(_estimate(each, names) for each in one.verdict.estimates), *_why_not(one)]
+def estimates(one: Judged) -> str:
+    """Each number of a verdict with its interval and its place; or why there is none."""
+    parts = [*map(_estimate, one.verdict.estimates), *_why_not(one)]
     return "; ".join(parts) or one.verdict.reason
 
 
@@ -278,8 +278,8 @@ def _why_not(one: Judged) -> list[str]:
     return []
 
 
-def _estimate(one: Estimate, names: Mapping[str, str] = SYMBOLS) -> str:
-    where = f"{names.get(one.where, one.where)}: " if one.where else ""
+def _estimate(one: Estimate) -> str:
+    where = f"{SYMBOLS.get(one.where, one.where)}: " if one.where else ""
     if one.value is None:
         bound = between(one.interval)
         return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else "")
@@ -295,7 +295,7 @@ def _digits(interval: Interval) -> int:
 
 
 def _backtests(groups: Sequence[Group]) -> list[str]:
-    if not groups:
+    if not any(group.sizes for group in groups):
         return []
     each = _folded("Size by size, `log₂ η` being what is recommended:", EACH, size_rows(groups))
     parts = ["## Recommendations, tested", TOLD, table(SUMMED, summary_rows(groups)), left_out(groups), each]

@@ -20,8 +20,9 @@ from nugpt.store.checkpoint import steps_in
 
 ENDED = ("done", "diverged", "stopped")
 DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
-BESIDE_RUNS = ("plans", "coords", "notes", "recommendation.json")
-_OURS = re.compile(r"[0-9a-f]{16}|\..+\.tmp")  # a run's directory, even before its spec; what a kill left half written
+BESIDE_RUNS = ("plans", "coords", "notes")
+# A run's directory, even before its spec; recipes; and what is hidden, as what a kill left half written is.
+_OURS = re.compile(r"[0-9a-f]{16}|recommendation(-\d+)?\.json|\..+")
 ARCHIVE_FILE = "archive.json"  # what tells an archive of results, which nothing runs in, from a store
 
 _T = TypeVar("_T")
