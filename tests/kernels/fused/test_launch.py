@@ -102,10 +102,10 @@ from nugpt.spec.model import ModelConfig  # noqa: E402
 from nugpt.spec.resolve import Base, Extent  # noqa: E402
 from nugpt.spec.run import RunSpec  # noqa: E402
 
-from nugpt.engines.lab import fused, fused_step  # noqa: E402
+from nugpt.engines.lab import fused  # noqa: E402
 from nugpt.kernels.fused import launch, loss  # noqa: E402
 
-fused_step.candidates = lambda *shape: ("host", "short")  # on a GPU it is tried beside torch's kernels
+fused.candidates = lambda *shape: ("host", "short")  # on a GPU it is tried beside torch's kernels
 
 failures, ready = [], launch._Threads._ready
 
