@@ -13,6 +13,7 @@ import tyro
 
 from nugpt.cli.data import print_environment, print_rates
 from nugpt.cli.show import print_json, print_table
+from nugpt.spec import checks
 
 Section = Literal["paper", "lab", "kernels", "data"]
 STEPS = ("paper", "lab")  # the sections that time training steps
@@ -93,10 +94,7 @@ class Bench:
         if not self.out:
             raise ValueError("out is '', but must be the name of a new file")
         try:
-            if Path(self.out).exists():
-                raise FileExistsError(f"{self.out} exists: name a new file")
-            if not Path(self.out).parent.is_dir():
-                raise FileNotFoundError(f"{self.out} lies in a folder that does not exist: make it first")
+            checks.new_file(Path(self.out))
             self._keep(result)
         except OSError as error:
             if error.errno is None:  # one of ours, from above

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nugpt.spec.plan import Plan
     from nugpt.spec.run import RunSpec
     from nugpt.store import RunDirectory, Store
+
+NOT_ENDED = "not ended"  # the state of a run without a record
 
 
 @dataclass(frozen=True)
@@ -75,29 +77,32 @@ class Chosen:
             found = [store.find(name) for name in self.runs]
         else:
             found = self._trained(store, kind, self.heads or heads, self.layers or layers)
-        ended = [directory for directory in found if directory.has_ended(("done",))]
+        by_state: dict[str, list[RunDirectory]] = {}
+        for directory in found:
+            record = directory.record()
+            by_state.setdefault(record.status if record is not None else NOT_ENDED, []).append(directory)
+        ended = by_state.get("done", [])
         if not ended:
-            states = Counter(record.status if (record := d.record()) is not None else "not ended" for d in found)
+            states = {state: len(runs) for state, runs in by_state.items()}
             told = ", ".join(f"{n} {state}" for state, n in states.items())
             smaller = "; a smaller --lr may train" if self.from_scratch and "diverged" in states else ""
             raise ValueError(f"none of the {counted(len(found), 'run')} asked for is done ({told}){smaller}")
-        self._say_left_out(kind, found)
+        self._say_left_out(kind, by_state)
         if self.again:
             self._train_again(store, kind, ended)
         return ended
 
-    def _say_left_out(self, kind: str, found: list[RunDirectory]) -> None:
+    def _say_left_out(self, kind: str, by_state: Mapping[str, list[RunDirectory]]) -> None:
         """Which runs have nothing to be measured: a width that is not there would else look as if not asked for."""
-        diverged = [directory.spec().model for directory in found if directory.has_ended(("diverged",))]
+        diverged = [directory.spec().model for directory in by_state.get("diverged", ())]
         if diverged:
             sizes = sorted({model.d_model if kind == "alignment" else model.n_layers for model in diverged})
             where = f"{'width' if kind == 'alignment' else 'layers'} {', '.join(map(str, sizes))}"
             smaller = ": a smaller --lr may train" if self.from_scratch else ""
             print(f"{counted(len(diverged), 'run')} diverged ({where}){smaller}", file=sys.stderr)
-        stopped = sum(directory.has_ended(("stopped",)) for directory in found)
+        stopped, left = (len(by_state.get(state, ())) for state in ("stopped", NOT_ENDED))
         if stopped:
             print(f"{counted(stopped, 'run')} {'was' if stopped == 1 else 'were'} stopped as hopeless", file=sys.stderr)
-        left = sum(not directory.has_ended() for directory in found)
         if left:
             print(f"{counted(left, 'run')} {'is' if left == 1 else 'are'} not done yet", file=sys.stderr)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +16,7 @@ import tyro
 from nugpt.cli.fit import OfStore, Origin, ends, finite, nats, read_curves, span, store_curves, warn
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
 from nugpt.cli.show import number, print_json, print_table
+from nugpt.spec import checks
 
 if TYPE_CHECKING:
     from nugpt.fit.backtest import Backtest
@@ -103,9 +103,9 @@ class Recommend:
             raise ValueError("give either --from STORE or --lr, the base's best learning rate")
         if self.emit is not None and self.emit not in EMITTED:
             raise ValueError(f"emit is {self.emit!r}, but must be one of {', '.join(EMITTED)}")
-        if self.out is not None and self.emit is None:
-            raise ValueError(f"out is {str(self.out)!r}, but --emit says what to write: {', '.join(EMITTED)}")
-        if self.out is not None and self.emit is not None:
+        if self.out is not None:
+            if self.emit is None:
+                raise ValueError(f"out is {str(self.out)!r}, but --emit says what to write: {', '.join(EMITTED)}")
             _check_out(self.out, self.emit)
         if self.backtest:
             return self._backtest()
@@ -288,10 +288,7 @@ def _check_out(out: Path, form: str) -> None:
     ending = ".toml" if form == "toml" else ".json"
     if out.suffix != ending:
         raise ValueError(f"out is {str(out)!r}, but a file of --emit {form} must end in {ending}")
-    if out.exists():
-        raise FileExistsError(f"{out} exists: name a new file")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"{out} lies in a folder that does not exist: make it first")
+    checks.new_file(out)
 
 
 def _out_of_the_way(file: Path, values: dict[str, Any]) -> Path | None:
@@ -310,11 +307,10 @@ def emitted(found: Recommendation, form: str, tflops: float | None = None) -> st
     from nugpt.fit.recommend import recipe
     from nugpt.spec.recipe import rules
     from nugpt.spec.toml import to_toml
+    from nugpt.store.atomic import json_bytes
 
-    if form == "rules":
-        return json.dumps(rules(found.run), indent=1, allow_nan=False) + "\n"
-    values = recipe(found, tflops)
-    return to_toml(values) if form == "toml" else json.dumps(values, indent=1, allow_nan=False) + "\n"
+    values = rules(found.run) if form == "rules" else recipe(found, tflops)
+    return to_toml(values) if form == "toml" else json_bytes(values).decode()
 
 
 def _print(found: Recommendation, tflops: float | None) -> None:

@@ -85,14 +85,12 @@ def paid(nats: float | None) -> str:
     return "fails" if nats is not None and math.isinf(nats) else number(nats, 3)
 
 
-def cost(paid: Cost) -> str:
-    """Nats with their range; a learning rate like those that failed costs the run."""
-    if paid.nats is None:
-        return NONE
-    if not math.isfinite(paid.nats):
-        return "fails"
-    high = "failure" if not math.isfinite(paid.interval.high) else number(paid.interval.high, 3)
-    return f"{number(paid.nats, 3)} ({number(paid.interval.low, 3)} to {high})"
+def cost(found: Cost) -> str:
+    """Nats with their range."""
+    if found.nats is None or not math.isfinite(found.nats):
+        return paid(found.nats)
+    high = "failure" if not math.isfinite(found.interval.high) else number(found.interval.high, 3)
+    return f"{paid(found.nats)} ({number(found.interval.low, 3)} to {high})"
 
 
 def counted(n: int, what: str, many: str | None = None) -> str:

@@ -80,3 +80,11 @@ def folder(path: Path, where: str) -> None:
     if there == path:
         raise ValueError(f"{where} is {str(path)!r}, which is a file, but must be a directory")
     raise ValueError(f"{where} is {str(path)!r}, but {str(there)!r} is a file, and must be a directory")
+
+
+def new_file(path: Path) -> None:
+    """A file that is not there yet, in a folder that is."""
+    if path.exists():
+        raise FileExistsError(f"{path} exists: name a new file")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} lies in a folder that does not exist: make it first")
