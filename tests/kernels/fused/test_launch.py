@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -173,3 +174,86 @@ def test_every_kernel_of_a_step_compiles_for_a_gpu(tmp_path: Path) -> None:
         "_total_kernel",
         "_unscale_rows",
     }
+
+
+# Row by row kernels of models as wide as there are, as a chip of this kind would get them: their shared memory.
+WIDE = """
+import json
+import sys
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+capability, room = map(int, sys.argv[1:])
+
+
+class Chip:
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", capability, 32))
+
+
+driver.set_active(Chip())
+from nugpt.kernels.fused import add_norm, lerp, launch, tile  # noqa: E402
+
+tile.shared_memory = lambda device: room
+found = []
+
+
+def noted(self, compiled):
+    kernel = compiled()
+    found.append((kernel.metadata.name, kernel.metadata.shared))
+    return kernel
+
+
+launch._Threads._ready = noted
+with launch.compiling(torch.device("cpu")):
+    for D in (4096, 5120, 16384):
+        for dtype in (torch.bfloat16, torch.float32):
+            h, b = (torch.empty(1, 64, D, dtype=x, device="meta") for x in (torch.float32, dtype))
+            s, gain = (torch.empty(*shape, device="meta") for shape in ((1, D), (1,)))
+            lerp.lerp(h, b, s, gain)
+            lerp.lerp_backward(h, b, h, b, s, gain)
+            lerp.lerp_backward(h, b, h, b, s, gain, (b, s, gain), again=True)
+            add_norm.add_norm(h, b, gain, s, 1e-6, dtype)
+            add_norm.add_norm_backward(h, b, h, gain, s, 1e-6, added=True)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(
+    ("capability", "room"),
+    [pytest.param(80, 166_912, id="A100"), pytest.param(89, 101_376, id="L40S"), pytest.param(90, 232_448, id="H100")],
+)
+def test_wide_models_find_room_on_every_chip(tmp_path: Path, capability: int, room: int) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-W", "ignore", "-c", WIDE, str(capability), str(room)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shared = json.loads(done.stdout)
+    assert Counter(name for name, _ in shared if name != "_total_kernel") == {
+        "_lerp_forward": 6,
+        "_lerp_backward": 12,
+        "_add_norm_forward": 6,
+        "_add_norm_backward": 6,
+    }
+    assert [found for found in shared if found[1] > room] == []
+
+
+def test_as_many_tiles_are_under_way_as_shared_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels.fused import tile
+
+    def stages(numbers: int, room: int, bytes_loaded: int) -> int:
+        monkeypatch.setattr(tile, "shared_memory", lambda device: room)
+        loaded = [torch.empty(1, dtype=torch.bfloat16, device="meta")] * (bytes_loaded // 2)
+        return tile.stages_with_room(numbers, [*loaded, None], "lerp backward twice")
+
+    hopper = 232_448
+    assert tile.TILINGS["lerp backward twice"].stages == 4
+    assert stages(2048, hopper, 14) == stages(4096, hopper, 14) == 4  # 4096 × (3 × 14 + 4) bytes are 188,416
+    assert stages(8192, hopper, 14) == 2  # one more would be 8192 × (2 × 14 + 4) = 262,144
+    assert stages(16384, hopper, 14) == 1
+    assert stages(2048, 101_376, 14) == 4
+    assert stages(4096, 101_376, 14) == 2
+    assert stages(4096, 100, 14) == 1

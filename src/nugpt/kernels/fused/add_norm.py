@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
-from nugpt.kernels.fused.tile import TILINGS, row_tile, total, walkers
+from nugpt.kernels.fused.tile import row_tile, stages_with_room, total, walkers
 
 
 @triton.jit
@@ -120,9 +120,10 @@ def add_norm_backward(
     dh = torch.empty_like(out_RND)
     db = torch.empty_like(grad_low_RND) if added else None
     partial = out_RND.new_empty(R, P, D)
+    stages = stages_with_room(rows * block, (out_RND, grad_RND, grad_low_RND), "add_norm backward")
     launch(
         _add_norm_backward, (P, R),
         out_RND, residual_R, weight_RD, grad_RND, grad_low_RND, dh, db, partial, N, P, eps, D,
-        added, grad_RND is not None, rows, block, TILINGS["add_norm backward"].stages, num_warps=warps,
+        added, grad_RND is not None, rows, block, stages, num_warps=warps,
     )  # fmt: skip
     return dh, db, total(partial, None, None)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nugpt.kernels.fused.launch import launch
-from nugpt.kernels.fused.tile import TILINGS, add4, add6, inverse_length, row_tile, total, walkers
+from nugpt.kernels.fused.tile import add4, add6, inverse_length, row_tile, stages_with_room, total, walkers
 
 
 @triton.jit
@@ -145,9 +145,10 @@ def lerp_backward(
     low = torch.empty_like(b_RND) if again else None
     partial = h_RND.new_empty(R, P, D)
     b0, stored0, gain0 = before if before is not None else (None, None, None)
+    stages = stages_with_room(rows * block, (h_RND, b0, b_RND, grad_RND, grad_low_RND), kernel)
     launch(
         _lerp_backward, (P, R),
         h_RND, b0, stored0, gain0, b_RND, stored_RD, gain_R, grad_RND, grad_low_RND, dh, db, low, partial, N, P, D,
-        rows, block, before is not None, again, grad_RND is not None, TILINGS[kernel].stages, num_warps=warps,
+        rows, block, before is not None, again, grad_RND is not None, stages, num_warps=warps,
     )  # fmt: skip
     return dh, db, total(partial, stored_RD, gain_R, absolute=True), low

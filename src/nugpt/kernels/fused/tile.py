@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,8 +10,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import driver
 
 from nugpt.kernels.fused.launch import launch
+
+MOST_SCRATCH = 4  # bytes of shared memory per number of a tile that a kernel takes beside what it loads ahead
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Tiling:
     numbers: int = 2048  # of each operand in a tile
     per_thread: int = 16  # of them
     side: int = 1  # columns of a tile that does not hold whole rows; heads at most
-    stages: int = 1  # tiles whose loads are under way while one is worked on
+    stages: int = 1  # tiles whose loads are under way while one is worked on, where the chip has room for them
     resident: int = 64  # warps of a multiprocessor that share all tiles, where programs walk over them
 
 
@@ -59,6 +63,26 @@ def walkers(tiles: int, replicas: int, device: torch.device, warps: int, kernel:
     """How many programs per replica share the tiles, so that all replicas together fill the chip."""
     programs = max(1, TILINGS[kernel].resident // warps) * multiprocessors(device)
     return max(1, min(tiles, -(-programs // replicas)))
+
+
+def stages_with_room(numbers: int, loaded: Sequence[Tensor | None], kernel: str) -> int:
+    """How many tiles are under way at a time: as many as the kernel's tiling says and shared memory holds.
+
+    All but the one that is worked on lie there, with the numbers of each operand loaded; beside them the sums' own.
+    """
+    operands = [x for x in loaded if x is not None]
+    each = sum(x.element_size() for x in operands)
+    room = shared_memory(operands[0].device) // numbers - MOST_SCRATCH
+    return max(1, min(TILINGS[kernel].stages, 1 + room // each))
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may use."""
+    if device.type != "cuda":  # where kernels are interpreted there is no such limit; this is a Hopper chip's
+        return 232_448
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
 @cache
