@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import nugpt
+from nugpt.bench import profile as profiles
 from nugpt.bench import steps
-from nugpt.bench.profile import OURS, REST, by_kind, by_name, kind, profile_pairs, side_by_side, watched
+from nugpt.bench.profile import OURS, REST, by_kind, by_name, kind, profile_pairs, side_by_side, uneven, watched
 from nugpt.engines.lab.options import Options
 
 PRODUCTS = [
@@ -128,3 +131,91 @@ def test_a_profiler_that_sees_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -
     pair = steps.host_shapes("normalized")[0], steps.host_shapes("prenorm")[0]
     ((ours, _),) = profile_pairs([pair], torch.device("cpu"), Options(device="cpu"))
     assert ours["not_run"] == "the profiler saw no kernel"
+
+
+def test_kernels_that_equal_steps_cannot_have_run_so_often() -> None:
+    seen = [("a", 1.0)] * 6 + [("b", 2.0)] * 3 + [("c", 1.0)] * 2
+    assert uneven(seen, 3) == ["c"]
+    assert uneven(seen, 1) == []
+
+
+class Acted:
+    """A GPU of one kernel a step, and a profiler that drops what the GPU's clock puts outside of its own time."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self.now, self.ahead_s, self.ran = 0.0, ahead_s, list[tuple[float, float]]()
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def step(self) -> None:
+        self.ran.append((self.now, self.now + 0.01))
+        self.now += 0.01
+
+    def profile(self, **_: Any) -> Acted:
+        return self
+
+    def __enter__(self) -> Acted:
+        self.begun = self.now
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = self.now
+
+    def events(self) -> list[Any]:
+        by_device = [(begin + self.ahead_s, end + self.ahead_s) for begin, end in self.ran]
+        kernel = SimpleNamespace(
+            name="k",
+            time_range=SimpleNamespace(elapsed_us=lambda: 1e4),
+            device_type=SimpleNamespace(name="CUDA"),
+            is_user_annotation=False,
+        )
+        ranges = SimpleNamespace(**(vars(kernel) | {"name": "a range around kernels", "is_user_annotation": True}))
+        called = SimpleNamespace(**(vars(kernel) | {"name": "aten::mm", "device_type": SimpleNamespace(name="CPU")}))
+        return [kernel for begin, end in by_device if self.begun <= begin and end <= self.ended] + [ranges, called]
+
+
+@pytest.mark.parametrize("ahead_s", [-0.1, 0.0, 0.1])
+def test_clocks_that_drift_apart_lose_no_kernel(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
+    acted = Acted(ahead_s)
+    monkeypatch.setattr(profiles, "profile", acted.profile)
+    monkeypatch.setattr(profiles, "time", acted)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert watched(acted.step, torch.device("cuda"), 3) == [("k", 1e4)] * 3
+
+
+def test_sums_without_some_kernels_are_not_passed_off_as_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nugpt.cli.bench import _show_profile  # which needs more than what a GPU node has
+
+    class Stub:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def prepared(self, steps: int) -> Callable[[], None]:
+            return lambda: None
+
+    lost = [("_lerp_forward", 10.0)] * (2 * profiles.STEPS - 1) + [("nvjet_a", 5.0)] * profiles.STEPS
+    monkeypatch.setattr(profiles, "Trained", Stub)
+    monkeypatch.setattr(profiles, "watched", lambda *_: lost)
+    pair = steps.host_shapes("normalized")[0], steps.host_shapes("prenorm")[0]
+    (rows,) = profile_pairs([pair], torch.device("cuda"), Options())
+    assert [row["uneven"] for row in rows] == [["_lerp_forward"]] * 2
+    _show_profile("lab", rows)
+    assert "νGPT: 1 kernels were not seen in every step" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("architecture", ["normalized", "prenorm"])
+def test_a_gpu_is_watched_through_the_graph_that_a_step_is(architecture: str) -> None:
+    shape, cuda = steps.lab_shapes(architecture)[0], torch.device("cuda")
+    trained = steps.Trained(shape, cuda, Options())
+    trained.time(10)
+    seen = watched(trained.prepared(profiles.STEPS), cuda, profiles.STEPS)
+    assert not uneven(seen, profiles.STEPS)
+    found = by_kind((name, us / profiles.STEPS) for name, us in seen)
+    assert {"matrix products", "attention", "swiglu", "Adam, retraction, copy"} <= set(found)
+    assert found.get(REST, 0.0) < 0.1 * sum(found.values())  # every kernel of weight has a kind
+    # What is left of a step are the gaps between kernels.
+    assert 0.7 < sum(found.values()) / trained.row()["ms"]["median"] < 1.1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,6 +18,9 @@ from nugpt.engines.lab.options import Options
 Times = Iterable[tuple[str, float]]  # a kernel's or operator's name, and microseconds
 
 STEPS = 5
+# Before the first step and after the last. The profiler drops, without a word, what by the device's clock began before
+# it or ended after it, and that clock and the host's drift apart while the device has nothing to do.
+PAUSE_S = 0.2
 LINES = 20  # of a table: what takes most, then the rest
 REST = "rest"
 
@@ -73,6 +78,11 @@ def by_name(times: Times) -> dict[str, float]:
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
+def uneven(times: Times, steps: int) -> list[str]:
+    """Kernels that were not seen equally often in so many equal steps: some were lost, or were not these steps'."""
+    return [name for name, seen in Counter(name for name, _ in times).items() if seen % steps]
+
+
 def side_by_side(columns: Sequence[dict[str, float]], most: int = LINES) -> dict[str, list[float]]:
     """What takes most in all columns together, and the rest of each added up, so that every column keeps its sum."""
     names = by_name((name, ms) for column in columns for name, ms in column.items() if name != REST)
@@ -99,24 +109,31 @@ def _row(shape: Shape, device: torch.device, options: Options, attention: str | 
         times = watched(Trained(shape, device, options, attention).prepared(STEPS), device, STEPS)
         if not times:
             return row | {"not_run": "the profiler saw no kernel"}
-        each = (by_kind if device.type == "cuda" else by_name)((name, us / STEPS) for name, us in times)
-        return row | {"ms": each, "total_ms": sum(us for _, us in times) / 1e3 / STEPS}
+        cuda = device.type == "cuda"
+        each = (by_kind if cuda else by_name)((name, us / STEPS) for name, us in times)
+        row |= {"ms": each, "total_ms": sum(us for _, us in times) / 1e3 / STEPS}
+        return row | {"uneven": uneven(times, STEPS) if cuda else []}  # a CPU's operators are added up already
     return row | {"not_run": TOO_LITTLE}
 
 
 def watched(step: Callable[[], object], device: torch.device, steps: int) -> list[tuple[str, float]]:
     """Every kernel that so many steps run on the device; of a CPU every operator, without those that it calls."""
-    cuda = device.type == "cuda"
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
-    with profile(activities=activities) as seen:
+    if device.type != "cuda":
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            for _ in range(steps):
+                step()
+        return [
+            (event.key, event.self_cpu_time_total) for event in seen.key_averages() if event.self_cpu_time_total > 0
+        ]
+    torch.cuda.synchronize(device)  # of what was queued before, nothing is seen
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        time.sleep(PAUSE_S)
         for _ in range(steps):
             step()
-        if cuda:
-            torch.cuda.synchronize(device)
-    if cuda:
-        return [
-            (event.name, event.time_range.elapsed_us())
-            for event in seen.events()
-            if event.device_type.name == "CUDA" and not event.is_user_annotation
-        ]
-    return [(event.key, event.self_cpu_time_total) for event in seen.key_averages() if event.self_cpu_time_total > 0]
+        torch.cuda.synchronize(device)
+        time.sleep(PAUSE_S)
+    return [
+        (event.name, event.time_range.elapsed_us())
+        for event in seen.events()
+        if event.device_type.name == "CUDA" and not event.is_user_annotation
+    ]

@@ -274,8 +274,11 @@ def _show_profile(section: str, rows: list[dict[str, Any]]) -> None:
     if found:
         print_table(columns, lines, right=list(range(1, len(columns))))
     for row in rows:
+        of = f"{section}, {row['shape']} {MODELS[row['architecture']]}"
         if "not_run" in row:
-            print(f"{section}, {row['shape']} {MODELS[row['architecture']]}: {row['not_run']}")
+            print(f"{of}: {row['not_run']}")
+        elif row["uneven"]:
+            print(f"{of}: {len(row['uneven'])} kernels were not seen in every step, so that these sums are wrong")
 
 
 def _spread(ms: dict[str, float]) -> str:
