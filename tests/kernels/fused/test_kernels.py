@@ -170,6 +170,21 @@ def test_heads_and_their_gradient(queries: int, keys: int, dim: int, scaled: boo
         assert_close(ds, true_grads[2], torch.float32, "s")
 
 
+@pytest.mark.parametrize("strides", [(2**32, 2**15, 2**7), (2**32, 2**7, 2**24)], ids=["by token", "by head"])
+def test_heads_are_found_in_gradients_of_more_than_two_thousand_million_numbers(strides: tuple[int, int, int]) -> None:
+    """Two sequences of 2^17 tokens with 256 heads of 128, which lie token by token or head by head."""
+    from tests.kernels.fused.offsets import places
+
+    T, rows, heads = 2**17, 4, 256
+    found = torch.empty(rows, heads, dtype=torch.int64, device=DEVICE)
+    first = T - 2  # the last two tokens of one sequence, the first two of the next
+    places[(1,)](found, first, T, *(stride // 8 for stride in strides), rows, heads)
+    at = [((first + row) // T, (first + row) % T) for row in range(rows)]
+    by_batch, by_token, by_head = strides
+    truth = [[b * by_batch + t * by_token + head * by_head for head in range(heads)] for b, t in at]
+    assert found.tolist() == truth
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("shape", [(1, 5, 24), (3, 19, 130)])

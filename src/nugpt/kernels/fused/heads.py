@@ -107,9 +107,10 @@ def _turns(cos, sin, token, half, mask, APART: tl.constexpr, HEADS: tl.constexpr
 @triton.jit
 def _places(row, T, by_batch, by_token, by_head, head):
     """Where these heads of these rows begin in an operand of (batch, token, head) with these strides."""
-    # Strides come as eighths: a thread may then load eight numbers at once whatever they are.
-    rows = (row // T) * (by_batch * 8) + (row % T) * (by_token * 8)
-    return rows[:, None, None] + (head * (by_head * 8))[None, :, None]
+    # Strides come as eighths: a thread may then load eight numbers at once whatever they are. Each is multiplied by a
+    # number of 64 bits first: a long sequence alone can have more numbers than 32 bits count.
+    rows = (row // T) * by_batch * 8 + (row % T) * by_token * 8
+    return rows[:, None, None] + (head.to(tl.int64) * by_head * 8)[None, :, None]
 
 
 @triton.jit
