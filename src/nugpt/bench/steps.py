@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from nugpt.bench.batches import Stream
 from nugpt.bench.timing import Timing, lead, timed_in_a_row
+from nugpt.data.zipf import Stream
 from nugpt.engines.lab.ensemble import Ensemble
 from nugpt.engines.lab.options import Options, why_not_fused
 from nugpt.spec import load_table

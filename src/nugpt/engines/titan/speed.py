@@ -1,6 +1,7 @@
 """`python -m nugpt.engines.titan.speed`: tokens per second of this engine, the lab engine and TorchTitan's own Llama.
 
-One call on one device, one after the other: the same shape, batch, pieces and precision, compiled (on a GPU), warm.
+One call on one device, one after the other: the same shape, batches, pieces and precision, compiled (on a GPU), warm.
+Every step has a batch of its own, the same for all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from nugpt.data.zipf import Stream
 from nugpt.engines.titan import compat
 from nugpt.engines.titan.execute import Request, join
 from nugpt.engines.titan.options import TitanOptions, mesh_of
@@ -29,6 +32,9 @@ from nugpt.spec.run import RunSpec
 from nugpt.spec.scales import preset
 
 Step = Callable[[], None]
+Batch = tuple[Tensor, Tensor]  # tokens and targets, each (B, T)
+
+WARM_UP = 3  # steps before any counts
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,19 @@ class Bench:
     options: TitanOptions
     device: torch.device
     compiled: bool
+    batches: list[Batch]  # one for each step, drawn before anything is timed
 
-    def tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of random tokens; what they say costs no time."""
-        shape = (self.spec.batch, self.spec.model.seq_len)
-        drawn = torch.randint(self.spec.model.vocab_size, shape, generator=torch.Generator().manual_seed(0))
-        return drawn, drawn.roll(-1, 1)
+
+def drawn(spec: RunSpec, steps: int) -> list[Batch]:
+    """As many batches of this run's shape, on the CPU, as training has them."""
+    stream = Stream(spec.model.vocab_size, (1, spec.batch, spec.model.seq_len), torch.device("cpu"))
+    return [(tokens[0], targets[0]) for tokens, targets in stream.draw(steps)]
+
+
+def pieces(batches: list[Batch], size: int) -> Iterator[Batch]:
+    """Every batch, so many sequences at a time."""
+    for tokens, targets in batches:
+        yield from zip(tokens.split(size), targets.split(size), strict=True)
 
 
 def titan_step(bench: Bench) -> Step:
@@ -84,9 +97,15 @@ def lab_step(bench: Bench, kernels: str = "auto") -> Step:
         [bench.spec], bench.device, bench.options.attention, bench.options.loss, compiled, kernels=chosen
     )
     state = ensemble.initial_state()
-    tokens, targets = (x.unsqueeze(0).to(bench.device) for x in bench.tokens())
+    cuda = bench.device.type == "cuda"  # from other memory than pinned, a copy would wait for the steps under way
+    ahead = iter([[x.unsqueeze(0).pin_memory() if cuda else x.unsqueeze(0) for x in pair] for pair in bench.batches])
     micro = min(bench.options.micro_batch or bench.spec.batch, bench.spec.batch)
-    return lambda: ensemble.train_step(state, tokens, targets, 1.0, micro)
+
+    def step() -> None:
+        tokens, targets = (x.to(bench.device, non_blocking=True) for x in next(ahead))
+        ensemble.train_step(state, tokens, targets, 1.0, micro)
+
+    return step
 
 
 def llama_step(bench: Bench) -> Step:
@@ -198,7 +217,7 @@ def measure(bench: Bench, names: list[str], steps: int, rounds: int) -> dict[str
 
 def _measured(step: Step, bench: Bench, steps: int, rounds: int, begun: float) -> dict[str, Any]:
     """Median tokens per second over the rounds, the most memory taken, and what building and the first steps took."""
-    for _ in range(3):
+    for _ in range(WARM_UP):
         step()
     _synchronize(bench.device)
     ready, rates = time.perf_counter() - begun, []
@@ -219,10 +238,10 @@ def _in_words(found: dict[str, Any]) -> str:
 
 
 def _loader(bench: Bench, targets: bool = True) -> Any:
-    """A loader of one batch over and over."""
+    """A loader of the batches, each once."""
     from torchtitan.components.dataloader import BaseDataLoader
 
-    class Same(BaseDataLoader):
+    class Once(BaseDataLoader):
         @dataclass(kw_only=True, slots=True)
         class Config(BaseDataLoader.Config):
             """Nothing to set."""
@@ -231,10 +250,8 @@ def _loader(bench: Bench, targets: bool = True) -> Any:
             self.size = local_batch_size
 
         def __iter__(self) -> Iterator[Any]:
-            pieces = [x.split(self.size) for x in bench.tokens()]
-            while True:
-                for tokens, wanted in zip(*pieces, strict=True):
-                    yield {"input": tokens} | ({"targets_BT": wanted} if targets else {}), wanted
+            for tokens, wanted in pieces(bench.batches, self.size):
+                yield {"input": tokens} | ({"targets_BT": wanted} if targets else {}), wanted
 
         def state_dict(self) -> dict[str, Any]:
             return {}
@@ -242,7 +259,7 @@ def _loader(bench: Bench, targets: bool = True) -> Any:
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             pass
 
-    return Same.Config()
+    return Once.Config()
 
 
 def _synchronize(device: torch.device) -> None:
@@ -284,7 +301,8 @@ def main(arguments: list[str] | None = None) -> int:
     compat.prepare(kind)
     compat.quiet()
     join(Request(Path(), Path(), Path(), options), 1)
-    bench = Bench(spec, options, torch.device(kind), kind == "cuda")
+    batches = drawn(spec, WARM_UP + given.steps * given.rounds)
+    bench = Bench(spec, options, torch.device(kind), kind == "cuda", batches)
     found = measure(bench, given.only, given.steps, given.rounds)
     device = torch.cuda.get_device_name() if kind == "cuda" else "CPU"
     about = {"preset": given.preset, "batch": spec.batch, "micro_batch": given.micro_batch, "precision": precision}

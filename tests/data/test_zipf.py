@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nugpt.bench.batches import Stream, frequencies
+from nugpt.data.zipf import Stream, frequencies
 
 CPU = torch.device("cpu")
 
