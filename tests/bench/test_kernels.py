@@ -106,6 +106,21 @@ def test_every_kernel_of_a_step_is_timed(launched: set[str], monkeypatch: pytest
     assert {"_short_forward", "_short_queries", "_short_keys", "_long_softmax_in_place"} <= launched
 
 
+def test_tokens_are_as_frequent_as_in_text_and_their_rows_are_read_once() -> None:
+    from nugpt.bench.kernels import Operands, cases
+
+    shape = Shape("wordy", ModelConfig(1, 2, 16, 40, 500, d_mlp=24), 4, 2)
+    tokens = Operands(shape, torch.device(DEVICE), LOW).ids()
+    assert tokens.shape == (2, 2000)
+    assert tokens.is_contiguous()
+    first = 1 / sum(1 / k for k in range(1, 41))  # 0.23 of all, where it would be 0.025 of tokens drawn evenly
+    assert abs(float((tokens == 0).double().mean()) - first) < 5 * (first * (1 - first) / 4000) ** 0.5
+    few = Shape("few", ModelConfig(1, 2, 16, 40, 8, d_mlp=24), 1, 2)
+    named = sum(len(set(of)) for of in Operands(few, torch.device(DEVICE), LOW).ids().tolist())
+    (lookup,) = (case for case in cases(few, torch.device(DEVICE), LOW) if case.name == "embedding")
+    assert lookup.bytes == 6 * 2 * 8 * 32 + 4 * named * 32
+
+
 def test_the_shapes_take_both_ways_of_the_loss() -> None:
     from nugpt.bench.kernels import kernel_shapes
     from nugpt.kernels.fused.loss import WHOLE_ROW

@@ -17,6 +17,7 @@ from nugpt.core import sphere
 from nugpt.core.baseline import RMS_EPS
 from nugpt.core.optim import adam_
 from nugpt.core.rope import rope_angles, rotate
+from nugpt.data.zipf import Stream
 from nugpt.kernels.attention import plain as plain_attention
 from nugpt.kernels.cross_entropy import chunked
 
@@ -66,10 +67,10 @@ class Operands:
         """Of the products' dtype."""
         return self.wide(*shape).to(self.low)
 
-    def ids(self, *shape: int) -> Tensor:
-        """Tokens."""
-        size = (self.R, *shape)
-        return torch.randint(self.model.vocab_size, size, generator=self.generator, device=self.device)
+    def ids(self) -> Tensor:
+        """Tokens, as frequent as in text: one that is everywhere is a long sum for whoever adds up its gradient."""
+        ((tokens, _),) = Stream(self.model.vocab_size, (self.R, 1, self.N), self.device).draw(1)
+        return tokens[:, 0]
 
     def times_gain(self, stored: Tensor) -> Tensor:
         """A rescaler's effective vector, for every token."""
@@ -265,14 +266,14 @@ def _embeddings(x: Operands) -> list[Case]:
     from nugpt.kernels.fused.embedding import embed, embed_backward, embedding_order
 
     V = x.model.vocab_size
-    weight, tokens, g, g_low = x.wide(V, x.D), x.ids(x.N), x.wide(x.N, x.D), x.narrow(x.N, x.D)
+    weight, tokens, g, g_low = x.wide(V, x.D), x.ids(), x.wide(x.N, x.D), x.narrow(x.N, x.D)
     order = embedding_order(tokens, V)
 
     def plain(weight: Tensor) -> tuple[Tensor, Tensor]:
         out = torch.stack([functional.embedding(of, rows) for of, rows in zip(tokens, weight, strict=True)])
         return out, out.to(x.low)
 
-    e, rows = x.R * x.N * x.D, x.R * min(x.N, V) * x.D
+    e, rows = x.R * x.N * x.D, sum(len(of.unique()) for of in tokens) * x.D  # a row that many name is read once
     return [
         Case("embedding", lambda: embed(weight, tokens, x.low), lambda: plain(weight), embedding_bytes(e, rows)),
         Case(
@@ -288,7 +289,7 @@ def _losses(x: Operands) -> list[Case]:
     from nugpt.kernels.fused import loss
 
     V, N, D = x.model.vocab_size, x.N, x.D
-    h, E_out, s_z, targets = x.narrow(N, D), sphere.norm(x.wide(V, D)), x.wide(V), x.ids(N)
+    h, E_out, s_z, targets = x.narrow(N, D), sphere.norm(x.wide(V, D)), x.wide(V), x.ids()
     replicas, tokens = loss.pieces(x.R, N, V)[0]
     logits = x.narrow(tokens.stop, V)[replicas].contiguous()
     losses = torch.empty(x.R, N, device=x.device)
