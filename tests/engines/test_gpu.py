@@ -149,6 +149,27 @@ def test_nine_small_replicas_need_no_waiting_between_steps(dataset: TokenDataset
     assert float((hurried - waited).abs().max()) < 0.1  # rounding's growth over 300 steps at the largest rates
 
 
+@pytest.mark.parametrize("kernels", ["plain", "compiled", "fused"])
+def test_python_never_waits_for_a_step(dataset: TokenDataset, kernels: str) -> None:
+    import torch
+
+    from nugpt.engines.lab.ensemble import Ensemble
+    from nugpt.engines.lab.loop import _batches
+
+    specs, device = specs_of(dataset, 2, [2**-7, 2**-8], "bfloat16", steps=12), torch.device("cuda")
+    how = {"plain": (False, "plain"), "compiled": (True, "plain"), "fused": (False, "fused")}[kernels]
+    ensemble = Ensemble(specs, device, "folded", "chunked", *how)
+    state = ensemble.initial_state()
+    try:
+        for tokens, targets in _batches(specs, dataset, 0, device):
+            if state.step == 6:  # compiled, and captured where it is
+                torch.cuda.set_sync_debug_mode("error")
+            ensemble.train_step(state, tokens, targets, 1.0, specs[0].batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert state.step == 12
+
+
 @pytest.mark.parametrize("kernels", ["compiled", "fused"])
 def test_fast_and_eager_training_agree(dataset: TokenDataset, kernels: str) -> None:
     specs = specs_of(dataset, 2, [2**-10, 2**-11], "float32", steps=200)

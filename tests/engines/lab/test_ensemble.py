@@ -396,6 +396,26 @@ def test_a_replica_s_table_is_its_own(dataset: TokenDataset, tmp_path: Path) -> 
             assert float(getattr(ensemble.gains, name)[r]) == pytest.approx(resolved.gains[name], rel=1e-6)
 
 
+def test_a_step_sends_no_number_that_would_wait_for_the_device(
+    dataset: TokenDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [make_spec(dataset, steps=3)]
+    ensemble = make_ensemble(specs)
+    state, batches = ensemble.initial_state(), batches_of(specs, dataset)
+    sent, tensor = [], torch.tensor
+
+    def noted(data: Any, **options: Any) -> Tensor:
+        if options.get("device") is not None:
+            sent.append(data)
+        return tensor(data, **options)
+
+    monkeypatch.setattr(torch, "tensor", noted)
+    for tokens, targets in batches:
+        ensemble.train_step(state, tokens, targets, 1.0, specs[0].batch)
+    assert state.step == 3
+    assert not sent
+
+
 def test_an_ensemble_leaves_with_its_last_reference(dataset: TokenDataset) -> None:
     """Nothing in it refers back to it, or a GPU's memory would stay taken until Python's collector comes by."""
     import gc

@@ -186,7 +186,8 @@ class Ensemble:
         # Replicas in front: a sum along the last axis has the same order, to the bit, whatever their number.
         lengths = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads], dim=1)
         grad_norm = torch.linalg.vector_norm(lengths, dim=1)
-        clip = self.judge_(state, losses, grad_norm, torch.tensor(state.step, device=self.device))
+        # Filled in there: a number that is sent to the device by itself waits for all that is queued before it.
+        clip = self.judge_(state, losses, grad_norm, torch.full((), state.step, device=self.device))
         state.logged += 1
         state.step += 1
         step = torch.tensor(float(state.step), dtype=torch.float64).to(self.device, non_blocking=True)
