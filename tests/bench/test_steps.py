@@ -127,6 +127,20 @@ def test_ceilings_are_rates() -> None:
     assert 1e-4 < found["copy_tbps"] < 10
 
 
+def test_no_launch_is_part_of_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are timed as the twins of kernels are: queued, so that the device never waits for Python."""
+    works: list[Any] = []
+
+    def queued(work: Any, device: torch.device) -> timing.Timing:
+        works.append(work())
+        return timing.Timing.of([2.0])
+
+    monkeypatch.setattr(timing, "timed_queued", queued)
+    found = ceilings(CPU)
+    assert found == {"product_tflops": 2 * 1024**3 / 2e9, "copy_tbps": 8 * 2**24 / 2e9}
+    assert [tuple(work.shape) for work in works] == [(1024, 1024), (2**24,)]
+
+
 def test_the_record_says_when_and_on_which_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "cpu_name", lambda: "A chip")
     before = datetime.now(UTC).replace(microsecond=0)

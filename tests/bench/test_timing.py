@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -74,3 +75,15 @@ def test_a_cpu_times_each_step_by_itself() -> None:
     found = timed_in_a_row(lambda: calls.append(1), torch.device("cpu"), 3)
     assert len(found.taken) == 3
     assert len(calls) == 3 + lead(torch.device("cpu"))
+
+
+@pytest.mark.gpu
+def test_steps_in_a_row_take_as_long_as_the_wall_clock_says() -> None:
+    a, runs = torch.randn(8192, 8192, device=CUDA, dtype=torch.bfloat16), 40
+    timed_in_a_row(lambda: a @ a, CUDA, 5)
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    found = timed_in_a_row(lambda: a @ a, CUDA, runs)
+    wall = 1e3 * (time.perf_counter() - begun)
+    # By the wall clock there are also the steps before those that count, and the first launch.
+    assert sum(found.taken) / runs == pytest.approx(wall / (runs + lead(CUDA)), rel=0.1)
