@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,6 +52,20 @@ def test_figures_follow_from_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours["against_plain"] == pytest.approx(plain["ms"]["median"] / ms)
     assert ours["kernels"] == "plain"
     assert 2.0 < ours["loss"] < 5.0  # log 32 is 3.5: steps were really taken
+    assert ours["diverged"] == plain["diverged"] == 0
+
+
+def test_a_replica_that_diverged_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    from nugpt.cli.bench import _show_steps
+
+    trained = steps.Trained(replace(pair_of("s")[0], replicas=3), CPU, Options(device="cpu"))
+    with torch.no_grad():
+        trained.state.params["E_in.weight"][1] = float("nan")
+    trained.time(2)
+    row = trained.row()
+    assert row["diverged"] == 1
+    _show_steps("lab", [row | {"floor_ms": None, "share_of_ceiling": 0.5}])
+    assert "s νGPT: 1 of 3 replicas diverged" in capsys.readouterr().out
 
 
 def pair_of(name: str, batch: int = 2) -> tuple[Shape, Shape]:

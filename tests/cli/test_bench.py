@@ -115,7 +115,14 @@ def test_what_was_measured_before_a_failure_is_kept(
 def test_a_row_of_a_gpu_has_its_floor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     ms = {"median": 2.0, "low": 1.0, "high": 3.0}
     row = {"architecture": "normalized", "ms": ms, "ms_per_replica": 2.0, "tokens_per_ms": 1.0, "tflops": 1.0}
-    row |= {"peak_bytes": None, "first_step_s": 1.0, "compile": False, "kernels": "fused", "attention": "short"}
+    row |= {
+        "diverged": 0,
+        "peak_bytes": None,
+        "first_step_s": 1.0,
+        "compile": False,
+        "kernels": "fused",
+        "attention": "short",
+    }
 
     def rows(pairs: list[Any], *_: Any) -> Iterator[list[Any]]:
         for pair in pairs:

@@ -177,6 +177,7 @@ class Trained:
             "peak_bytes": self.peak_bytes,
             "first_step_s": self.first_s,
             "loss": float(self.state.loss_sum.mean()) / self.state.logged,
+            "diverged": int((~self.state.alive).sum()),  # replicas: of these nothing is updated, which takes less time
         }
 
     def _memory(self, of: Callable[[torch.device], int]) -> int | None:

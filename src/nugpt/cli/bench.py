@@ -259,6 +259,8 @@ def _show_steps(section: str, rows: list[dict[str, Any]]) -> None:
     for r in rows:
         if "against_plain" in r:
             print(f"{r['shape']}: νGPT runs at {r['against_plain']:.3f} of the plain transformer's speed")
+        if r["diverged"]:
+            print(f"{r['shape']} {MODELS[r['architecture']]}: {r['diverged']} of {r['replicas']} replicas diverged")
 
 
 def _show_profile(section: str, rows: list[dict[str, Any]]) -> None:
