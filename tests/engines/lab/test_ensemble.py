@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,21 @@ def test_a_step_sends_no_number_that_would_wait_for_the_device(
         ensemble.train_step(state, tokens, targets, 1.0, specs[0].batch)
     assert state.step == 3
     assert not sent
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_what_is_compiled_for_earlier_models_leaves_later_ones_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.engines.lab import ensemble
+
+    # As inductor gets it, run by torch itself; beyond the limit it would fall back to what was written, in silence.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    one, alive = torch.ones(2), torch.ones(2, dtype=torch.bool)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for width in range(8, 19):  # as many models, of six kinds of tensors each
+            update = ensemble._compile(ensemble._update_)
+            for rows in range(2, 8):
+                tensors = (torch.ones(2, rows, width) for _ in range(4))
+                update(*tensors, alive, one, torch.tensor(1.0), one, one, one, (0.9, 0.95), 2)
 
 
 def test_an_ensemble_leaves_with_its_last_reference(dataset: TokenDataset) -> None:

@@ -36,6 +36,8 @@ DIVERGED_ABOVE = 1.0
 # ... for this many steps in a row (or a tenth of the run, if that is less).
 DIVERGED_FOR = 100
 
+MOST_COMPILED = 4096  # variants of one function: a model has some ten kinds of tensors, a sweep many models
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -304,6 +306,9 @@ def _keep_compiled() -> None:
 
 
 def _compile(function: Any) -> Any:
-    """`torch.compile` for fixed shapes; one function may see as many shapes as a model has kinds of tensors."""
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    """`torch.compile` for fixed shapes; one function may see every kind of tensor of every model of a process."""
+    # What is compiled is counted per function, whoever compiles it; beyond the limit it would run as it is written.
+    config = torch._dynamo.config
+    config.recompile_limit = max(MOST_COMPILED, config.recompile_limit)
+    config.accumulated_recompile_limit = max(MOST_COMPILED, config.accumulated_recompile_limit)
     return torch.compile(function, dynamic=False)
