@@ -91,6 +91,23 @@ def test_runs_of_no_plan_are_told_apart_by_what_differs(tmp_path: Path, capsys: 
     assert found == {s.hash: (s.model.n_layers, s.model.n_heads, s.steps) for s in (first, other)}
 
 
+def test_runs_that_would_look_alike_are_told_apart_by_any_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    first = make_spec()
+    warm = replace(first, schedule=replace(first.schedule, warmup=5))
+    runs = (first, replace(first, batch=2 * first.batch), replace(first, data="1" * 16), warm)
+    for spec in runs:
+        store.run(spec).write_record(record_of(spec, 3.25))
+    lines = shown(store, capsys).splitlines()
+    told_by = ["batch", "data", "schedule.warmup"]
+    assert lines[2].split() == ["run", "state", "table", *told_by, "η", "seed", "val_loss"]
+    expected = {s.hash: [str(s.batch), s.data, str(s.schedule.warmup)] for s in runs}
+    assert {line.split()[0]: line.split()[3:6] for line in lines[4:8]} == expected
+    assert {run["hash"]: [*map(str, run["others"].values())] for run in told(store, capsys)["runs"]} == expected
+
+
 def test_every_state_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(store, capsys)
     (curve,) = found["plans"]["plan"]

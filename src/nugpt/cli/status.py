@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,14 +93,16 @@ class Status:
         if alone:
             print(f"{counted(len(alone), 'run')} of no plan")
             sizes = [size for size in SIZES if len({row[size] for row in alone}) > 1]
+            others = list(alone[0]["others"])
             rows = [
                 [
                     *(r["hash"], r["state"], r["table"], *(str(r[size]) for size in sizes)),
+                    *("–" if r["others"][name] is None else str(r["others"][name]) for name in others),
                     *(number(r["lr"]), str(r["seed"]), number(r["val_loss"])),
                 ]
                 for r in alone
             ]
-            print_table(["run", "state", "table", *sizes, "η", "seed", "val_loss"], rows)
+            print_table(["run", "state", "table", *sizes, *others, "η", "seed", "val_loss"], rows)
         if not states and not alone and not problems:
             print(f"store {self.store} has no runs and no plans")
 
@@ -181,7 +184,30 @@ def _unplanned(
                 rows.append(_run_row(run, stale_after, now))
             except ValueError as error:
                 problems.append(str(error))
-    return rows
+    telling = _telling(rows)
+    return [row | {"others": {name: row["others"].get(name) for name in telling}} for row in rows]
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting of a spec by its name, one within another by both."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
+
+
+def _telling(rows: list[dict[str, Any]]) -> list[str]:
+    """Settings without columns of their own that tell runs apart which would else look alike."""
+    names = dict.fromkeys(name for row in rows for name in row["others"])
+    seen = [(row["table"], *(row[size] for size in SIZES), row["lr"], row["seed"]) for row in rows]
+    found = []
+    for name in sorted(names, key=lambda name: name.startswith(("table.", "base."))):  # what follows from others last
+        further = [(*key, str(row["others"].get(name))) for key, row in zip(seen, rows, strict=True)]
+        if len(set(further)) > len(set(seen)):
+            seen = further
+            found.append(name)
+    return found
 
 
 def _run_row(run: RunDirectory, stale_after: float, now: float) -> dict[str, Any]:
@@ -198,6 +224,7 @@ def _run_row(run: RunDirectory, stale_after: float, now: float) -> dict[str, Any
         "lr": spec.lr,
         "seed": spec.seed,
         "val_loss": record.val_loss if record else None,
+        "others": dict(_flat(spec.to_dict())),
     }
 
 
