@@ -97,13 +97,15 @@ def test_runs_that_would_look_alike_are_told_apart_by_any_setting(
     store = Store(tmp_path)
     first = make_spec()
     warm = replace(first, schedule=replace(first.schedule, warmup=5))
-    runs = (first, replace(first, batch=2 * first.batch), replace(first, data="1" * 16), warm)
+    extent = replace(first.base.extent, batch_tokens=2 * first.base.extent.batch_tokens)
+    larger = replace(first, batch=2 * first.batch, base=replace(first.base, extent=extent))
+    runs = (first, larger, replace(first, data="1" * 16), warm)
     for spec in runs:
         store.run(spec).write_record(record_of(spec, 3.25))
     lines = shown(store, capsys).splitlines()
-    told_by = ["batch", "data", "schedule.warmup"]
+    told_by = ["schedule.warmup", "batch", "data"]
     assert lines[2].split() == ["run", "state", "table", *told_by, "η", "seed", "val_loss"]
-    expected = {s.hash: [str(s.batch), s.data, str(s.schedule.warmup)] for s in runs}
+    expected = {s.hash: [str(s.schedule.warmup), str(s.batch), s.data] for s in runs}
     assert {line.split()[0]: line.split()[3:6] for line in lines[4:8]} == expected
     assert {run["hash"]: [*map(str, run["others"].values())] for run in told(store, capsys)["runs"]} == expected
 
