@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from nugpt.fit.claims import verdicts
 from nugpt.fit.curves import Answers, answer
 from nugpt.fit.measured import measured
@@ -61,3 +63,34 @@ def test_over_depth_ngpt_holds_only_with_the_points_that_were_added_later() -> N
     now, before = (judged("depth-sweeps", some) for some in (found("depth-sweeps"), found("depth-sweeps", first)))
     changed = {key: (now[key].answer, before[key].answer) for key in now if now[key].answer != before[key].answer}
     assert changed == {"no-drift ngpt": ("holds", "not decided here")}
+
+
+def test_over_width_nugpt_falls_in_runs_half_as_long() -> None:
+    """What the width study holds of its own length, the runs of another study deny of a shorter one."""
+    assert "in runs half as long it falls with width" in note("width-fixed-steps").split(". ")[0]
+    (length,) = {state.curve.spec.steps for state in states("width-fixed-steps")}
+    paths = {
+        path.others["steps"]: path.drift for path in found("held-out-steps").paths if path.name.startswith("width")
+    }
+    assert paths[length / 2].interval.high < -0.1, "the rule's bound"
+    assert len(paths[length / 2].sizes) == 3
+    assert paths[4 * length].slope is None
+
+
+def test_over_width_nugpts_curves_lean_over_and_a_parabola_takes_that_for_a_fall() -> None:
+    assert "A parabola through the learning rates that all widths have" in note("width-fixed-steps")
+    losses: dict[int, dict[float, list[float]]] = {}
+    for state in states("width-fixed-steps"):
+        if state.curve.label["table"] == "nugpt":
+            at = losses.setdefault(state.curve.spec.model.d_model, {})
+            for place in state.places:
+                assert place.record is not None and place.record.val_loss is not None
+                at.setdefault(place.log2_lr, []).append(place.record.val_loss)
+    x = sorted(set.intersection(*(set(at) for at in losses.values())))
+    curves = [[float(np.mean(at[one])) for one in x] for _, at in sorted(losses.items())]
+    highest, lowest = ([curve[i] - min(curve) for curve in curves] for i in (-1, 0))
+    assert highest == sorted(highest)
+    assert lowest == sorted(lowest, reverse=True)
+    bends = [np.polyfit(np.array(x) - np.mean(x), curve, 2) for curve in curves]
+    slope = np.polyfit(np.log2(sorted(losses)), [-linear / (2 * square) for square, linear, _ in bends], 1)[0]
+    assert slope < -0.1, "beyond what the rule allows"

@@ -172,7 +172,7 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     assert made.readme.endswith(f"{END}\n\nwhat follows stays\n")
     assert "old words" not in made.readme
     moves = (
-        r"From d_model 96 to 384 \(scale `lab`\) nGPT's best learning rate falls by 0\.50 octaves per doubling of "
+        r"From d_model 96 to 384 \(scale `lab`\), in runs of 800 steps, nGPT's best learning rate falls by 0\.50 octaves per doubling of "
         r"width \(90 % interval 0\.\d\d to 0\.\d\d\)\. νGPT's moves by 0\.00 \(−0\.\d\d to 0\.\d\d\)\."
     )
     assert re.search(

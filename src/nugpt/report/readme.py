@@ -168,10 +168,12 @@ def _moves(width: Section) -> str:
     assert width.found is not None
     ngpt, nugpt = width.found.judged[:2]
     sizes = [curve.measured.sizes["width"] for curve in (*ngpt.curves, *nugpt.curves)]
+    lengths = sorted({int(curve.measured.sizes["steps"]) for curve in (*ngpt.curves, *nugpt.curves)})
     first = _slope(ngpt.verdict.estimates, " octaves per doubling of width", "90 % interval ")
     second = _slope(nugpt.verdict.estimates)
     from_to = f"From d_model {min(sizes):,.0f} to {max(sizes):,.0f}{_scale(width)}"
-    return f"{from_to} nGPT's best learning rate {first}. νGPT's {second}."
+    steps = " to ".join(f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1])))
+    return f"{from_to}, in runs of {steps} steps, nGPT's best learning rate {first}. νGPT's {second}."
 
 
 def _slope(estimates: Sequence[Estimate], unit: str = "", bracket: str = "") -> str:
