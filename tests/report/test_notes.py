@@ -84,7 +84,8 @@ def test_over_width_nugpts_curves_lean_over_and_a_parabola_takes_that_for_a_fall
         if state.curve.label["table"] == "nugpt":
             at = losses.setdefault(state.curve.spec.model.d_model, {})
             for place in state.places:
-                assert place.record is not None and place.record.val_loss is not None
+                assert place.record is not None
+                assert place.record.val_loss is not None
                 at.setdefault(place.log2_lr, []).append(place.record.val_loss)
     x = sorted(set.intersection(*(set(at) for at in losses.values())))
     curves = [[float(np.mean(at[one])) for one in x] for _, at in sorted(losses.items())]
@@ -94,3 +95,37 @@ def test_over_width_nugpts_curves_lean_over_and_a_parabola_takes_that_for_a_fall
     bends = [np.polyfit(np.array(x) - np.mean(x), curve, 2) for curve in curves]
     slope = np.polyfit(np.log2(sorted(losses)), [-linear / (2 * square) for square, linear, _ in bends], 1)[0]
     assert slope < -0.1, "beyond what the rule allows"
+
+
+def test_the_readme_counts_the_runs_that_the_prediction_over_width_shares_with_the_slope() -> None:
+    readme = (EVIDENCE.parents[1] / "README.md").read_text(encoding="utf-8")
+    asked = [
+        state
+        for state in states("held-out")
+        if state.curve.label["table"] == "nugpt" and state.curve.label["axis"] in ("base", "heads")
+    ]
+    mine = {place.spec.hash for state in asked for place in state.places}
+    slope = {place.spec.hash for state in states("width-fixed-steps") for place in state.places}
+    assert f"Of the {len(mine)} runs of the prediction over width {len(mine & slope)} are the slope's too." in readme
+    (held_out,) = [state for state in asked if state.curve.label["held_out"]]
+    assert {place.spec.hash for place in held_out.places} <= slope, "as the note says"
+
+
+def test_one_law_sees_no_bend_where_a_study_of_two_axes_does() -> None:
+    """νGPT's fall with length is less in wider models, which the plane through its sizes does not show."""
+    page = (EVIDENCE.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+    lines = page.split("\n## One law of all runs\n")[1].split("\n## ")[0].splitlines()
+    columns, row = (
+        next(line.strip("| ").split(" | ") for line in lines if line.startswith(f"| {first} |"))
+        for first in ("table", "νGPT")
+    )
+    assert row[columns.index("bend seen")] == "no"
+    (change,) = judged("held-out-steps", found("held-out-steps"))["slope-change nugpt"].estimates
+    assert change.interval.low > 0
+
+
+def test_what_holds_of_one_run_says_so() -> None:
+    for id, study in STUDIES.items():
+        if (EVIDENCE / "plans" / f"{id}-evidence.jsonl").is_file() and len(study.measures):
+            runs = [place for state in states(id) for place in state.places if place.record is not None]
+            assert len(runs) != 1 or "one run of one seed" in note(id)

@@ -104,7 +104,7 @@ def first_screen(
         )
         return so_far if runs else NOTHING
     parts = [_figure(width, figures), _moves(width), _verdicts(sections, width, page)]
-    parts += [told for told in (_caveats(width, page), line(groups, page)) if told]
+    parts += [told for told in (_caveats(width, page), _of_baseline(sections, page), line(groups, page)) if told]
     parts += [_command(one) for one in commands]
     parts.append(f"{scale} All of it, study by study: [{page}]({page}).")
     return "\n\n".join(parts)
@@ -131,10 +131,24 @@ def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
         words.append("a prediction is the mean of what smaller sizes found, and its row has found less predicted")
     if baseline is not None:
         asked.append(baseline)
-        words.append("the baseline is a plain pre-norm transformer, tuned as well")
+        words.append("the baseline is a plain pre-norm transformer, whose learning rate is tuned as well")
     columns = ["claim", "measured, with its 90 % interval", "what its rule allows", "verdict"]
-    told = f"By rules fixed before the runs, each number with a verdict of its own. {'; '.join(words)}."
+    told = (
+        "By rules fixed before the runs, each number with a verdict of its own; a claim of several rows holds only if "
+        f"all of them do. {'; '.join(words)}.{_shared(width, held_out)}"
+    )
     return f"{told}\n\n{table(columns, [row for section, one in asked for row in _rows(section, one, page)])}"
+
+
+def _shared(width: Section, held_out: Section | None) -> str:
+    """How far the prediction over width and the slope over width are one experiment."""
+    if held_out is None or held_out.found is None:
+        return ""
+    labels = {("nugpt", "base"), ("nugpt", "heads")}
+    curves = [c for c in held_out.found.plan.curves if (c.label.get("table"), c.label.get("axis")) in labels]
+    mine = {run.id for curve in curves for run in curve.runs if run.ended}
+    both = mine & {run.id for run in width.runs}
+    return f" Of the {len(mine)} runs of the prediction over width {len(both)} are the slope's too." if both else ""
 
 
 def _rows(section: Section, one: Judged, page: str) -> list[list[str]]:
@@ -161,6 +175,14 @@ def _caveats(width: Section, page: str) -> str:
     if width.state != COMPLETE:
         told.append(f"The study of width is not complete: {what_is_left(width)}.")
     return " ".join(told)
+
+
+def _of_baseline(sections: Sequence[Section], page: str) -> str:
+    """What must be known of how well the other side of the comparison was tuned."""
+    section = baseline[0] if (baseline := _baseline(sections)) is not None else None
+    if section is None or not section.note:
+        return ""
+    return f"{_first_sentence(section.note)} More stands [beside its losses]({page}#{anchor(section)})."
 
 
 def _moves(width: Section) -> str:
