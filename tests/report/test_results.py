@@ -18,7 +18,7 @@ from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, best_log2_lr, 
 from tests.report.small import hostile_plan
 
 from nugpt.cli.main import main
-from nugpt.cli.results import again, digest
+from nugpt.cli.results import again, digest, sealed
 from nugpt.fit.claims import verdicts
 from nugpt.fit.curves import answer
 from nugpt.fit.measured import measured
@@ -452,10 +452,13 @@ def test_the_command_is_one_that_makes_the_very_plan(made: Made) -> None:
     assert again(STUDIES["width-fixed-steps"], changed).startswith("# the store's plan is not one that")
 
 
-def test_the_committed_page_was_made_from_the_committed_archive() -> None:
-    """By its digest, which is quick; that every byte follows is the slow test's to say."""
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert page.endswith(f"<!-- from {digest(ROOT / 'results' / 'evidence')} -->\n")
+def test_the_committed_pages_are_as_they_were_made_from_the_committed_archive() -> None:
+    """By their digests, which is quick; that every byte follows is the slow test's to say."""
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/results.md", "README.md"))
+    made = page.split("\n<!-- page sha256 ")[0]
+    assert page == sealed(made, readme, ROOT / "results" / "evidence"), "`nugpt report --results` writes them again"
+    part = readme.split(BEGIN)[1]
+    assert page != sealed(made, readme.replace(part, part.replace("0", "1", 1)), ROOT / "results" / "evidence")
 
 
 def test_what_was_reproduced_is_said_where_it_is_written_from_records() -> None:

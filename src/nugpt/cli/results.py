@@ -61,9 +61,9 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     say("the recommendations, tested")
     groups = tested(curve.measured for section in sections if section.found for curve in section.found.plan.curves)
     made = page(sections, data, rebuild, rules, problems, note, groups)
-    texts[out / PAGE] = f"{made}\n<!-- from {digest(path)} -->\n"
     if readme is not None:
         texts[readme] = _readme(readme, sections, data, path, out, texts, groups)
+    texts[out / PAGE] = sealed(made, texts[readme] if readme is not None else None, path)
     kept = {file for file in texts if file.suffix == ".svg"}
     if readme is None:  # the README that shows them was not asked for, and stays as it is
         kept |= {out / FIGURES / name for name in HEADLINES.values()}
@@ -74,6 +74,18 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     return Results(tuple(texts), tuple(problems))
+
+
+def sealed(page: str, readme: str | None, path: Path) -> str:
+    """The page with what it, the README's part and the archive come to: a number changed by hand breaks the seal."""
+    from nugpt.report.readme import BEGIN, END
+
+    part = f"; README sha256 {_sha256(readme.split(BEGIN)[1].split(END)[0])}" if readme is not None else ""
+    return f"{page}\n<!-- page sha256 {_sha256(page)}{part} -->\n<!-- from {digest(path)} -->\n"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest(path: Path) -> str:
