@@ -12,6 +12,8 @@ import numpy as np
 from nugpt.fit.claims import verdicts
 from nugpt.fit.curves import Answers, answer
 from nugpt.fit.measured import measured
+from nugpt.fit.noise import curve_noise
+from nugpt.fit.points import levels
 from nugpt.fit.verdict import Verdict
 from nugpt.spec.loss import loss_name
 from nugpt.store import opened
@@ -129,3 +131,11 @@ def test_what_holds_of_one_run_says_so() -> None:
         if (EVIDENCE / "plans" / f"{id}-evidence.jsonl").is_file() and len(study.measures):
             runs = [place for state in states(id) for place in state.places if place.record is not None]
             assert len(runs) != 1 or "one run of one seed" in note(id)
+
+
+def test_short_runs_scatter_more_than_long_ones_as_docs_fit_says() -> None:
+    page = (EVIDENCE.parents[1] / "docs" / "fit.md").read_text(encoding="utf-8")
+    answers = found("steps-sweep-ngpt-ours")
+    own = {one.curve.sizes["steps"]: curve_noise(levels(one.curve.points)).deviation for one in answers.curves}
+    assert f"by {own[800]:.2f} nats at 800 steps and by {own[6400]:.3f} at 6,400" in page
+    assert own[800] > answers.noise.deviation > own[6400]
