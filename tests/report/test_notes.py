@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from nugpt.fit.claims import verdicts
 from nugpt.fit.curves import Answers, answer
@@ -139,3 +141,22 @@ def test_short_runs_scatter_more_than_long_ones_as_docs_fit_says() -> None:
     own = {one.curve.sizes["steps"]: curve_noise(levels(one.curve.points)).deviation for one in answers.curves}
     assert f"by {own[800]:.2f} nats at 800 steps and by {own[6400]:.3f} at 6,400" in page
     assert own[800] > answers.noise.deviation > own[6400]
+
+
+def test_over_length_each_curves_own_scatter_makes_the_fall_steeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    id, kind = "steps-sweep-ngpt-ours", "slope-near nugpt"
+    assert "the slope would be steeper and its interval reach beyond the rule's bound" in note(id)
+    (together,) = judged(id, found(id))[kind].estimates
+    monkeypatch.setattr("nugpt.fit.noise.MOST_POOLED_DOF", 3.0)
+    importlib.import_module("nugpt.fit.optimum")._optimum.cache_clear()
+    try:
+        alone = judged(id, found(id))[kind]
+    finally:
+        importlib.import_module("nugpt.fit.optimum")._optimum.cache_clear()
+    (own,) = alone.estimates
+    assert own.value is not None
+    assert together.value is not None
+    assert own.value < together.value
+    assert alone.rule.low is not None
+    assert own.interval.low < alone.rule.low < together.interval.low
+    assert alone.answer == "not decided here"
