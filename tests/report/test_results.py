@@ -226,6 +226,7 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
 def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     """As the command prints them; planted are no drift of νGPT and half an octave per doubling of nGPT."""
     part = made.section("Recommendations, tested")
+    assert "Only how much runs scatter is taken from all sizes, the one that is tested too." in part
     rows = [line.strip("| ").split(" | ") for line in part.splitlines() if " | d_model " in line]
     costs: dict[str, dict[tuple[float, ...], tuple[float, float]]] = {}
     for table, name in (("nugpt", "νGPT"), ("ngpt", "nGPT")):

@@ -15,7 +15,8 @@ from nugpt.spec.parametrization import Parametrization
 
 TOLD = (
     "For swept sizes that have smaller ones (no axis larger, one smaller): what `nugpt recommend` says from those "
-    "alone (`--backtest` prints it), and what its learning rate costs by the curve of the size itself. The two optima "
+    "alone (`--backtest` prints it), and what its learning rate costs by the curve of the size itself. Only how much "
+    "runs scatter is taken from all sizes, the one that is tested too. The two optima "
     "agree where they are no farther apart than their 90 % intervals, added as independent errors; of a recommender "
     "whose intervals are right at least nine in ten would, since part of the error is alike at all sizes. A wide "
     "interval agrees with much. What is paid is a median over the curves that agree with the size's runs, what is "
