@@ -255,8 +255,8 @@ def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, caps
     alone = [cost for at, (cost, _) in costs["nugpt"].items() if at not in both]
     assert (
         f"costs νGPT {kept[0]:.3f} nats on average and nGPT {kept[1]:.3f}, over the {len(both)} sizes at which "
-        f"both could be tested, and νGPT {sum(alone) / len(alone):.3f} at its other {len(alone)}. What `nugpt "
-        "recommend` says of those of both from smaller sizes alone costs "
+        f"both could be tested, and νGPT {sum(alone) / len(alone):.3f} at its other {len(alone)}. At the "
+        f"{len(both)}, what `nugpt recommend` says from smaller sizes alone costs "
         f"{paid[0]:.3f} and {paid[1]:.3f}, nGPT's by νGPT's exponents, a rule that was settled after these runs "
         "were seen: "
     ) in made.readme

@@ -99,7 +99,7 @@ def line(groups: Sequence[Group], page: str) -> str | None:
     return (
         f"Keeping the best learning rate of the nearest smaller size costs νGPT {number(ours.kept, 3)} nats on average "
         f"and nGPT {number(theirs.kept, 3)}, over the {counted(len(both), 'size')} at which both could be tested{rest}"
-        f". What `nugpt recommend` says of those of both from smaller sizes alone costs {number(ours.paid, 3)} and "
+        f". At the {len(both)}, what `nugpt recommend` says from smaller sizes alone costs {number(ours.paid, 3)} and "
         f"{number(theirs.paid, 3)}, nGPT's by νGPT's exponents, a rule that was settled after these runs were seen: "
         f"[recommendations, tested]({page}#recommendations-tested)."
     )
