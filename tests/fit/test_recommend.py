@@ -432,9 +432,12 @@ def test_rules_give_every_tensor_what_our_own_trainer_gives_it(table: str) -> No
         table=load_table(table),
         lr=0.01,
         steps=300,
+        grad_clip=0.7,
         model=replace(MODEL, n_heads=4, n_kv_heads=0, d_mlp=0, architecture=family),
     )
     written = rules(run)
+    assert (written["steps"], written["batch"], written["seq_len"]) == (300, run.batch, run.model.seq_len)
+    assert written["grad_clip"] == 0.7
     assert json.loads(json.dumps(written, allow_nan=False)) == written
     resolved, shapes = run.resolved(), parameter_shapes(run.model)
     named = [(name, _meta(shape)) for name, shape in shapes.items()]

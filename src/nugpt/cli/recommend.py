@@ -109,8 +109,7 @@ class Recommend:
             _check_out(self.out, self.emit)
         if self.backtest:
             return self._backtest()
-        if self.group is not None and self.source is None:
-            raise ValueError(f"group is {self.group!r}, but there are groups of curves in a store: give --from")
+        self._check_heeded()
         if self.keep and self.source is None:
             raise ValueError("--keep puts the recipe into a store, but none is given with --from")
         if self.keep and self.source is not None:
@@ -129,6 +128,22 @@ class Recommend:
         self._keep(found)
         self._show(found)
         return 0
+
+    def _check_heeded(self) -> None:
+        """What chooses among a store's curves needs a store, whose runs bring their base; and one form is printed."""
+        if self.source is None:
+            of_store = {"group": self.group, "plan": self.origin.plan, "loss": self.origin.loss}
+            for name, value in of_store.items():
+                if value is not None:
+                    raise ValueError(f"{name} is {value!r}, but chooses among the curves of a store: give --from")
+        else:
+            for name, value in vars(self.base).items():
+                if value is not None:
+                    raise ValueError(
+                        f"{name} is {value!r}, but the runs of a store have a base of their own: leave it out"
+                    )
+        if self.json and self.emit is not None:
+            raise ValueError(f"emit is {self.emit!r}, but --json prints something else: leave one of them out")
 
     def _answers(self, store: Path) -> Answers:
         """What the store's curves of this table say, those of all plans together."""

@@ -94,10 +94,7 @@ def choose_group(answers: Answers, table: str, name: str | None = None) -> str:
     found = groups_of(answers, table)
     if len(found) > 1:
         names = "; ".join(answers.names[group] for group in found)
-        raise ValueError(
-            f"table {table!r} has {len(found)} groups of curves ({names}): choose one with --group, "
-            "or a plan with --plan"
-        )
+        raise ValueError(f"table {table!r} has {len(found)} groups of curves ({names}): choose one with --group")
     return found[0]
 
 

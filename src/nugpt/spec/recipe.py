@@ -144,6 +144,8 @@ def rules(run: RunSpec) -> dict[str, Any]:
         "betas": list(resolved.betas),
         "steps": run.steps,
         "batch": run.batch,
+        "seq_len": run.model.seq_len,
+        "grad_clip": run.grad_clip,
         "schedule": run.to_dict()["schedule"],
         "forward": {name: gain for name, gain in resolved.gains.items() if name not in RESCALER_ROLES},
         "rules": found,
