@@ -92,6 +92,14 @@ def test_explain_obeys_its_options(shown: Any, tmp_path: Path) -> None:
     assert wider["s_z.stored"]["scale"] == pytest.approx(48**-0.5)
 
 
+def test_a_base_with_other_heads(shown: Any) -> None:
+    heads = ("--head-dim", "96", "--base-head-dim", "96")
+    answer = json.loads(shown("explain", "--preset", "tiny-l2h4", *heads, "--lr", "0.01", "--json"))
+    assert answer["model"]["head_dim"] == 96
+    assert answer["resolved"]["ratios"]["width"] == 2  # four heads over the base's two, as with the scale's own heads
+    assert answer["resolved"]["rows"]["alpha_A"]["scale"] == pytest.approx((2 * 96) ** -0.5, rel=1e-14)
+
+
 def test_the_papers_constant_is_that_of_its_own_base_width_alone(shown: Any) -> None:
     def constant(*words: str) -> float:
         answer = json.loads(shown("explain", "--preset", "paper-l12h12", "--lr", "0.01", "--json", *words))

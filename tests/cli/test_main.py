@@ -127,8 +127,9 @@ MISTAKES = {
     "lr infinite": (["table", "--resolve", "--lr", "inf"], ["lr is inf"]),
     "another head dimension": (
         ["explain", "--lr", "0.1", "--preset", "tiny-l2h4", "--base", "paper-l10h10"],
-        ["head_dim is 48 in the target but 102 in the base"],
+        ["head_dim is 48 in the target but 102 in the base", "(--base-head-dim N, "],
     ),
+    "no head dimension of the base": (["explain", "--lr", "0.1", "--base-head-dim", "0"], ["base_head_dim is 0,"]),
     "another head dimension of table": (["table", "--resolve", "--head-dim", "96"], ["head_dim is 96"]),
     "odd head dimension": (["count", "--head-dim", "51"], ["head_dim is 51", "even"]),
     "groups that do not divide": (["count", "--n-kv-heads", "3"], ["n_kv_heads is 3", "divide"]),

@@ -365,6 +365,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such preset": (["--preset", "huge"], "huge"),
     "no such schedule": (["--schedule", "spiral"], "spiral"),
     "warm-up as long as the run": (["--warmup", "12"], "warmup is 12, but must be below the run's 12 steps"),
+    "a decay of no use": (["--decay", "0.5"], "decay is 0.5, but only a schedule wsd has one"),
     "final above 1": (["--final", "1.5"], "1.5"),
     "clip 0": (["--grad-clip", "0"], "grad_clip is 0"),
     "decay below 0": (["--weight-decay", "-1"], "weight_decay is -1"),

@@ -25,3 +25,12 @@ def test_a_warm_up_leaves_a_step_for_the_peak() -> None:
     assert multiplier(Schedule(warmup=11), 11, 12) == 1
     with pytest.raises(ValueError, match="warmup is 12, but must be below the run's 12 steps"):
         Schedule(warmup=12).check_reaches_peak(12)
+
+
+def test_a_number_that_changes_nothing_is_no_part_of_a_new_run() -> None:
+    for fine in (Schedule("wsd", decay=0.5), Schedule("cosine", final=0.3), Schedule("constant")):
+        fine.check_heeded()
+    with pytest.raises(ValueError, match=r"decay is 0\.5, but only a schedule wsd has one: leave it out with 'cosine'"):
+        Schedule("cosine", decay=0.5).check_heeded()
+    with pytest.raises(ValueError, match=r"final is 0\.3, but a schedule 'constant' stays at its peak"):
+        Schedule("constant", final=0.3).check_heeded()

@@ -148,8 +148,10 @@ def _run(words: list[str]) -> int:
 
 def _ways_out(error: Exception, command: str) -> str:
     """What a command offers where the refusal, which knows of no command, says what is missing."""
-    from nugpt.spec.resolve import NoBatchExponent
+    from nugpt.spec.resolve import NoBatchExponent, OtherHeads
 
+    if isinstance(error, OtherHeads):
+        return " (--base-head-dim N, where η was tuned with heads of N)"
     if not isinstance(error, NoBatchExponent):
         return ""
     if command == "recommend":

@@ -118,6 +118,7 @@ class RunArguments:
         model = shape.model(table)
         extent = self.length.extent(scale, model)
         schedule = Schedule(self.course.schedule, self.course.final, self.course.warmup, self.course.decay)
+        schedule.check_heeded()
         schedule.check_reaches_peak(extent.steps)
         return RunSpec(
             model=model,

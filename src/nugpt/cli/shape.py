@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import tyro
 
+from nugpt.spec.checks import whole
 from nugpt.spec.model import ModelConfig
 from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.resolve import Base, Extent
@@ -95,6 +96,8 @@ class BaseShape:
 
     base: str | None = None
     """Preset of the base model, when it is not the scale's own base."""
+    base_head_dim: int | None = None
+    """Dimension of a head of the base model; that of the target must be the same, since width grows by heads."""
     base_steps: int | None = None
     """Iterations of the base run."""
     base_batch: int | None = None
@@ -104,12 +107,15 @@ class BaseShape:
 
     def resolve(self, scale: Scale) -> Base:
         """The base these arguments describe."""
-        if (self.base, self.base_steps, self.base_batch, self.rescaler_scale) == (None, None, None, None):
+        if self == BaseShape():
             return scale.base
         own, model = (scale, scale.base_model) if self.base is None else preset(self.base)
         steps = own.base_steps if self.base_steps is None else self.base_steps
         extent = Extent.of(model, steps, own.batch if self.base_batch is None else self.base_batch)
+        if self.base_head_dim is not None:
+            head_dim = whole(self.base_head_dim, "base_head_dim")
+            extent = replace(extent, head_dim=head_dim, d_model=model.n_heads * head_dim)
         constant = self.rescaler_scale
-        if constant is None and model.d_model == own.base_model.d_model:
+        if constant is None and extent.d_model == own.base_model.d_model:
             constant = own.rescaler_scale
         return Base.of(extent, constant)

@@ -99,10 +99,14 @@ class NoBatchExponent(ValueError):
     """A target has another batch than its base, and its table does not say what that does to η_base."""
 
 
+class OtherHeads(ValueError):
+    """A target's heads have another dimension than its base's."""
+
+
 def ratios(base: Extent, target: Extent) -> Ratios:
     """m_width, m_depth, m_data, m_batch; a base of another head dimension is refused."""
     if base.head_dim != target.head_dim:
-        raise ValueError(
+        raise OtherHeads(
             f"head_dim is {target.head_dim} in the target but {base.head_dim} in the base: "
             "width grows by heads, so both must have the same head dimension"
         )

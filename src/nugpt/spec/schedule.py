@@ -28,6 +28,13 @@ class Schedule:
         if not is_number(self.decay) or not 0 < self.decay <= 1:
             raise ValueError(f"schedule's decay is {self.decay!r}, but must be a share of the run above 0, at most 1")
 
+    def check_heeded(self) -> None:
+        """Refuse a number that this kind of schedule does not know; asked of new runs alone, as below."""
+        if self.kind != "wsd" and self.decay != Schedule.decay:
+            raise ValueError(f"decay is {self.decay}, but only a schedule wsd has one: leave it out with {self.kind!r}")
+        if self.kind == "constant" and self.final != Schedule.final:
+            raise ValueError(f"final is {self.final}, but a schedule 'constant' stays at its peak: leave it out")
+
     def check_reaches_peak(self, steps: int) -> None:
         """Refuse a warm-up that takes all of a run; asked of new runs alone, so that an old one can still be read."""
         if self.warmup >= steps:
