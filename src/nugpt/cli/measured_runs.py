@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from nugpt.cli.run_arguments import Carrier, RunArguments
 from nugpt.cli.shape import AMONG_OPTIONS
@@ -52,11 +52,22 @@ class Chosen:
             raise ValueError("--seed is empty, but must be whole numbers: --seed 0 1")
         if self.runs and self.plan:
             raise ValueError("--runs and --plan exclude each other: name the runs, or the plan that has them")
+        self._check_heeded()
         try:
             return self._directories(kind, heads, layers)
         except Interrupted as stopped:
             print(stopped, file=sys.stderr)
             raise SystemExit(128 + stopped.signal_number) from None
+
+    def _check_heeded(self) -> None:
+        """What describes runs to train is refused where runs are named that a store has."""
+        if self.from_scratch:
+            return
+        usual = Chosen(self.store, self.runs, self.plan, self.again)
+        if self.again:  # it trains, on the runs' own data
+            usual = replace(usual, carrier=self.carrier, arguments=replace(usual.arguments, data=self.arguments.data))
+        for name, value in _differing(self, usual):
+            raise ValueError(f"{name} is {value!r}, but --runs and --plan read runs that a store has: leave it out")
 
     @property
     def from_scratch(self) -> bool:
@@ -179,6 +190,16 @@ class Chosen:
                 f"{dataset.content_hash}: give --data with the directory that has the first"
             )
         return dataset
+
+
+def _differing(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
+    """The fields in which two values of one class differ, wherever they stand."""
+    for place in fields(one):
+        here, there = getattr(one, place.name), getattr(other, place.name)
+        if is_dataclass(here):
+            yield from _differing(here, there)
+        elif here != there:
+            yield place.name, str(here) if isinstance(here, Path) else here
 
 
 def unmeasured(directories: list[RunDirectory], kind: str) -> list[str]:
