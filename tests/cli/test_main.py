@@ -353,10 +353,12 @@ def test_streams_that_are_closed_leave_no_traceback(words: str, status: int) -> 
 def test_an_encoding_that_lacks_our_letters_shows_question_marks_and_whole_json(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('extends = "nugpt"\nname = "νGPT 2 😀"\n', encoding="utf-8")
+    bare = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = nugpt("table", env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "?_base" in done.stdout
+    for narrow in (bare, environment):
+        done = nugpt("table", env=narrow)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "?_base" in done.stdout
     done = nugpt("explain", "--lr", "0.01", "--parametrization", str(mine), "--json", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["resolved"]["table"] == "νGPT 2 😀"

@@ -210,6 +210,19 @@ def test_a_mostly_malformed_file_is_refused_with_its_counts(tmp_path: Path) -> N
     assert make(path, tmp_path / "out").malformed == 400
 
 
+def test_what_would_be_right_goes_by_what_most_lines_lack(tmp_path: Path) -> None:
+    array = tmp_path / "array.json"
+    array.write_text(json.dumps([{"text": "a"}, {"text": "b"}], indent=1))
+    with pytest.raises(ValueError, match="each line must be an object of JSON by itself"):
+        make(array, tmp_path / "out")
+    (tmp_path / "latin.txt").write_bytes("café ".encode("latin-1") * 9)
+    with pytest.raises(ValueError, match="1 are not UTF-8; convert it to UTF-8"):
+        make(tmp_path / "latin.txt", tmp_path / "out")
+    (tmp_path / "body.jsonl").write_text(jsonl(DOCUMENTS).decode().replace('"text"', '"body"'))
+    with pytest.raises(ValueError, match=r"is the text column right\?"):
+        make(tmp_path / "body.jsonl", tmp_path / "out")
+
+
 def test_a_long_malformed_file_is_refused_before_its_end(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b"\n".join(bad_lines(100_000)))

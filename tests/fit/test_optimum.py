@@ -315,3 +315,8 @@ def test_what_verdicts_are_read_with_leaves_less_to_chance(monkeypatch: pytest.M
     strays = [max(np.std([i.low for i in some]), np.std([i.high for i in some])) / width for some in (quick, fine)]
     assert strays[1] < 0.06  # a thirtieth, and as much again for eight draws of it
     assert strays[1] < 0.6 * strays[0]
+
+
+def test_what_one_seed_assumes_is_said_with_its_digits() -> None:
+    found = optimum(curve({-8.0: 3.3, -7.0: 3.1, -6.0: 3.2}))
+    assert any("its noise to be 0.015 nats by a prior alone" in note for note in found.notes)

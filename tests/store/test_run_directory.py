@@ -156,3 +156,13 @@ def test_files_that_are_no_text_are_named_or_counted(store: Store) -> None:
     assert "\n" not in str(error.value)
     (run.path / "failures.jsonl").write_bytes(b"\xff\xfe\n\xff\n")
     assert run.failures() == 2  # what went wrong cannot be read, but that it did is known
+
+
+def test_where_no_checkpoint_is_there_it_says_what_would_be(store: Store) -> None:
+    run = store.run(SPEC)
+    none = f"run {run.path} has no checkpoint to export"
+    assert run.without_checkpoint("export") == none
+    run.write_record(RECORD)
+    assert run.without_checkpoint("export").startswith(f"{none}: a sweep drops those of runs that are done")
+    (run.distributed / "step-24").mkdir(parents=True)
+    assert run.without_checkpoint("export") == f"{none}: `nugpt convert` makes one of what lies in dcp/"

@@ -387,6 +387,15 @@ def test_the_commands_say_what_they_did(filled: Store, tmp_path: Path, capsys: p
     assert main(["store", "prune", "--store", store, "--keep", kept[:8]]) == 0
     assert capsys.readouterr().out == f"{5 * len(b'weights')} bytes of checkpoints dropped\n"
     assert [run.path.name for run in filled.runs() if run.checkpoints.exists()] == [kept]
+    loose = filled.run(make_spec(seed=123))
+    loose.write_record(record_of(loose.spec(), 5.0))
+    (loose.checkpoints / "step-000000003").mkdir(parents=True)
+    assert main(["store", "prune", "--store", store, "--keep", kept[:8]]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "1 run of no plan with checkpoints: --all drops them too"
+    assert loose.checkpoints.exists()
+    assert main(["store", "prune", "--store", store, "--keep", kept[:8], "--all"]) == 0
+    assert capsys.readouterr().out == "0 bytes of checkpoints dropped\n"
+    assert not loose.checkpoints.exists()
     for words in (
         ["prune", "--store", store, "--keep", "zzz"],
         ["prune", "--store", str(tmp_path / "nowhere")],

@@ -34,7 +34,7 @@ class ExportHF:
         directory, name = find_checkpoint(self.source, self.store, self.checkpoint)
         known = sorted(path.name for path in directory.checkpoints.glob("step-*"))
         if not known:
-            raise ValueError(f"run {directory.path} has no checkpoint to export")
+            raise ValueError(directory.without_checkpoint("export"))
         if name is not None and name not in known:
             raise ValueError(f"run {directory.path} has no checkpoint {name!r}, it has {', '.join(known)}")
         checkpoint = load_checkpoint(directory.checkpoints / (name or known[-1]))

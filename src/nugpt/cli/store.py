@@ -92,7 +92,7 @@ class Prune:
         """Prune."""
         from nugpt.store import Store
         from nugpt.store.plans import plans
-        from nugpt.store.transfer import prune
+        from nugpt.store.transfer import prunable, prune
 
         checks.folder(self.store, "store")
         if not self.store.is_dir():
@@ -101,4 +101,6 @@ class Prune:
         kept = frozenset(store.find(name).path.name for name in self.keep)
         planned = None if self.all else frozenset(spec.hash for directory in plans(store) for spec in directory.specs())
         print(f"{prune(store, kept, planned):,} bytes of checkpoints dropped")
+        if left := prunable(store, kept):
+            print(f"{counted(len(left), 'run')} of no plan with checkpoints: --all drops them too")
         return 0

@@ -100,7 +100,7 @@ class Train:
         begun = Store(self.store).find(name)
         found = latest_checkpoint(begun.checkpoints)
         if found is None:
-            raise ValueError(f"run {name!r} has no checkpoint to start from")
+            raise ValueError(begun.without_checkpoint("start from"))
         return found, begun
 
 

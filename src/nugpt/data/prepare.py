@@ -469,8 +469,15 @@ def _refuse_malformed(tally: Tally) -> None:
     if 2 * tally.malformed > tally.lines:
         raise ValueError(
             f"{tally.input} is mostly malformed: of {tally.lines} lines {tally.bad_json} are not JSON, "
-            f"{tally.no_text} have no text and {tally.bad_utf8} are not UTF-8; is the text column right?"
+            f"{tally.no_text} have no text and {tally.bad_utf8} are not UTF-8; {_remedy(tally)}"
         )
+
+
+def _remedy(tally: Tally) -> str:
+    """What would be right instead of most of the malformed lines."""
+    if tally.bad_json >= max(tally.no_text, tally.bad_utf8):
+        return "each line must be an object of JSON by itself: an array, or an object over several lines, is not read"
+    return "is the text column right?" if tally.no_text >= tally.bad_utf8 else "convert it to UTF-8"
 
 
 def _refuse_empty(ledger: Ledger, settings: Settings) -> None:

@@ -201,7 +201,7 @@ def _noise_notes(curve: Levels, pooled: NoiseModel | None, noise: NoiseModel) ->
     if pooled is not None and pooled.seed_dof:
         return (f"{moves}, the noise as at the study's other curves",)
     source = "by the roughness of the curves and a prior" if pooled is not None and pooled.dof else "by a prior alone"
-    return (f"{moves}, its noise to be {noise.deviation:.1g} nats {source}",)
+    return (f"{moves}, its noise to be {noise.deviation:.2g} nats {source}",)
 
 
 def _moved_by_seed(drawn: Shapes) -> Shapes:

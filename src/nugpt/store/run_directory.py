@@ -124,6 +124,15 @@ class RunDirectory:
         """The step of the newest checkpoint by its name, −1 when there is none."""
         return max(steps_in(self.checkpoints), default=-1)
 
+    def without_checkpoint(self, use: str) -> str:
+        """That there is none for this use, and what would make one: converting, or a sweep that keeps its own."""
+        none = f"run {self.path} has no checkpoint to {use}"
+        if any(self.distributed.glob("step-*")):
+            return f"{none}: `nugpt convert` makes one of what lies in {DISTRIBUTED}/"
+        if self.has_ended(("done",)):
+            return f"{none}: a sweep drops those of runs that are done, unless it is given --keep-checkpoints"
+        return none
+
     def drop_checkpoints(self) -> int:
         """Remove the run's checkpoints, distributed ones too, and return the bytes won."""
         won = 0

@@ -314,14 +314,12 @@ def _named(where: str, read: Callable[[Any], _T], values: Any) -> _T:
 
 
 def prune(store: Store, keep: frozenset[str] = frozenset(), only: frozenset[str] | None = None) -> int:
-    """Drop the checkpoints of ended runs (of `only` these) but those to keep, and return the bytes won.
+    """Drop the checkpoints of ended runs (of `only` these) but those to keep, and return the bytes won."""
+    runs = [run for run in prunable(store, keep) if only is None or run.path.name in only]
+    return sum(run.drop_checkpoints() for run in runs)
 
-    A stopped run keeps its own: it may be taken up again.
-    """
-    won = 0
-    for run in store.runs():
-        if run.path.name in keep or (only is not None and run.path.name not in only):
-            continue
-        if run.has_ended(ENDED_FOR_GOOD):
-            won += run.drop_checkpoints()
-    return won
+
+def prunable(store: Store, keep: frozenset[str] = frozenset()) -> list[RunDirectory]:
+    """The ended runs, but those to keep, that have checkpoints; a stopped one needs its own to be taken up again."""
+    runs = (run for run in store.runs() if run.path.name not in keep and run.has_ended(ENDED_FOR_GOOD))
+    return [run for run in runs if run.checkpoints.exists() or run.distributed.exists()]

@@ -81,7 +81,7 @@ def _checkpoint(directory: RunDirectory, name: str | None) -> Checkpoint:
         return load_checkpoint(directory.checkpoints / name)
     found = latest_checkpoint(directory.checkpoints)
     if found is None:
-        raise ValueError(f"run {directory.path} has no checkpoint to generate from")
+        raise ValueError(directory.without_checkpoint("generate from"))
     return found
 
 
