@@ -129,3 +129,9 @@ def test_what_their_roles_do_not_name_is_refused(model: TheirModel, resolved: nu
     own_role = nugpt.Roles([nugpt.RoleRule(".*", "adapter")])
     with pytest.raises(ValueError, match="role 'adapter' is not in table 'nugpt'"):
         nugpt.param_groups(model.named_parameters(), resolved, own_role)
+
+
+def test_a_matrix_without_an_axis_is_refused_where_the_table_has_no_deviation(resolved: nugpt.Resolved) -> None:
+    roles = nugpt.Roles([nugpt.RoleRule(r"weight", "hidden")])
+    with pytest.raises(ValueError, match=r"'weight' has the role 'hidden' and no axis, but table 'nugpt'"):
+        nugpt.initialize_(nn.Linear(4, 4, bias=False), seed=0, resolved=resolved, roles=roles)

@@ -234,6 +234,20 @@ def test_the_schedule_multiplies_every_groups_peak_and_does_not_add_up() -> None
             assert group["lr"] == factor * resolved[group["role"]].lr
 
 
+def test_what_gives_no_named_parameters_is_refused() -> None:
+    """An iterator that was used up would else leave a model off the sphere, in silence."""
+    config = small.config()
+    model, resolved, roles = build(config), small.resolved(config), config.roles
+    used = model.named_parameters()
+    param_groups(used, resolved, roles)
+    wrong: dict[str, Any] = {"no parameter is given": used, "without names": model.parameters(), "a model": model}
+    for words, given in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            retract_(given, roles)
+    with pytest.raises(ValueError, match="without names"):
+        param_groups(model.parameters(), resolved, roles)  # type: ignore[arg-type]
+
+
 def test_a_role_that_the_table_lacks_is_refused() -> None:
     model = small.model(small.config("prenorm"))
     with pytest.raises(ValueError, match="role 'norm' is not in table 'nugpt'") as refusal:

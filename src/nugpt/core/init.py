@@ -56,7 +56,11 @@ def initial_value(name: str, shape: tuple[int, ...], seed: int, resolved: Resolv
         return torch.full(shape, row.init)
     value = torch.randn(shape, generator=_generator(seed, name))
     if assignment.axis is None:
-        assert row.init is not None
+        if row.init is None:
+            raise ValueError(
+                f"parameter {name!r} has the role {assignment.role!r} and no axis, but table {resolved.table!r} "
+                "keeps such matrices on the sphere: give its rule the axis of size d_model"
+            )
         return value * row.init
     return retract_tensor_(value, assignment.axis)  # normalised before the first step, so any variance will do
 

@@ -18,7 +18,7 @@ NamedParameters = Iterable[tuple[str, Tensor]]
 def param_groups(named_parameters: NamedParameters, resolved: Resolved, roles: Roles) -> list[dict[str, Any]]:
     """One group per role for `torch.optim.AdamW`, with its applied learning rate, weight decay and ε."""
     members: dict[str, list[tuple[str, Tensor]]] = {}
-    for name, parameter in named_parameters:
+    for name, parameter in _pairs(named_parameters):
         members.setdefault(roles(name).role, []).append((name, parameter))
     for role in members:
         _ = resolved[role]  # raises for a role that the table lacks
@@ -40,10 +40,24 @@ def param_groups(named_parameters: NamedParameters, resolved: Resolved, roles: R
 @torch.no_grad()
 def retract_(named_parameters: NamedParameters, roles: Roles) -> None:
     """Put every parameter that lives on a sphere back onto it, in place; the others are left alone."""
-    for name, parameter in named_parameters:
+    for name, parameter in _pairs(named_parameters):
         axis = roles(name).axis
         if axis is not None:
             retract_tensor_(parameter, axis)
+
+
+def _pairs(named_parameters: NamedParameters) -> list[tuple[str, Tensor]]:
+    """Names and parameters; none at all would leave a model without its retraction, and nobody would see it."""
+    if isinstance(named_parameters, nn.Module):
+        raise ValueError("a model is given, but must be its names and parameters: model.named_parameters()")
+    pairs = list(named_parameters)
+    if not pairs:
+        raise ValueError("no parameter is given: model.named_parameters() gives them once, so call it each time")
+    if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+        raise ValueError(
+            "parameters without names are given, but must be names and parameters: model.named_parameters()"
+        )
+    return pairs
 
 
 def adamw(model: nn.Module, resolved: Resolved, roles: Roles, **options: Any) -> torch.optim.AdamW:
