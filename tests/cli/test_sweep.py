@@ -230,6 +230,8 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--workers", "0"], "workers is 0"),
         (["--replicas", "0"], "replicas is 0"),
         (["--stale-after", "0"], "stale_after is 0"),
+        (["--run", "--partition", "gpu"], "partition is 'gpu', but is for SLURM: give --executor slurm too"),
+        (["--run", "--detach"], "detach is True, but is for SLURM"),
         (["--executor", "cloud"], "executor is 'cloud', but must be local or slurm"),
         (["--devices", "gpu"], "device is 'gpu'"),
         (["--devices", "cuda:99"], "device is 'cuda:99'"),

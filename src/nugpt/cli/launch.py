@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nugpt.sweep.state import CurveState
 
 EXECUTORS = ("local", "slurm")
+SLURM_ONLY = ("partition", "gpus_per_task", "cpus_per_task", "memory", "account", "sbatch", "no_requeue", "detach")
 LEAVING_S = 5.0  # of a time limit, for a worker to look once more at every plan and go
 # Where an estimate comes from while the store has no record of the device.
 ASSUMED = {"cpu": "as first measured on one core", "cuda": "as first measured on one H200"}
@@ -92,6 +93,9 @@ class Execution:
         if not self.stale_after > 0:
             raise ValueError(f"stale_after is {self.stale_after!r}, but must be a number of seconds above 0")
         self._check_titan()
+        for name in SLURM_ONLY if self.executor == "local" else ():
+            if (value := getattr(self, name)) != getattr(Execution, name):
+                raise ValueError(f"{name} is {value!r}, but is for SLURM: give --executor slurm too, or leave it out")
         if self.time_limit is not None:
             from nugpt.sweep.executors.slurm import seconds_of
 

@@ -11,6 +11,17 @@ import tyro
 
 from nugpt.cli.titan import MeshArguments
 
+SLURM_ONLY = [
+    "nodes",
+    "partition",
+    "time_limit",
+    "cpus_per_task",
+    "memory",
+    "account",
+    "sbatch",
+    "no_requeue",
+    "notice",
+]
 WAIT = 400  # seconds: longer than a run whose holder was lost with its node counts as held
 
 
@@ -86,8 +97,9 @@ class Launch:
             extra=self.sbatch,
         )
         nodes, training = Nodes(self.nodes, self.gpus_per_node), self._training()
-        if self.nodes > 1 and not self.slurm:
-            raise ValueError(f"nodes is {self.nodes}, but without --slurm the command is for this machine alone")
+        for name in () if self.slurm else SLURM_ONLY:
+            if (value := getattr(self, name)) != getattr(Launch, name):
+                raise ValueError(f"{name} is {value!r}, but without --slurm the command is for this machine alone")
         request, _ = read_arguments(training[2:])  # as every rank will read them
         spec = with_data(read_run(request), request.data, check="sizes")
         mesh_of(spec, request.options, nodes.ranks)
