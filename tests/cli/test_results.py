@@ -64,12 +64,25 @@ def test_a_page_alone_leaves_the_readmes_figures(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(README)
     folder = tmp_path / "docs" / "figures" / "results"
     folder.mkdir(parents=True)
-    for name in ("headline-light.svg", "headline-dark.svg", "of-another-time.svg"):
+    for name in ("headline-light.svg", "headline-dark.svg", "of-another-time.svg", "mine.svg"):
         (folder / name).write_text("<svg/>")
-    written(tmp_path / "archive", tmp_path)
-    assert {path.name for path in folder.iterdir()} == {"headline-light.svg", "headline-dark.svg"}
+    before = written(tmp_path / "archive", tmp_path)
+    assert len(list(folder.iterdir())) == 4
+    (tmp_path / "docs" / "results.md").write_text(f"![loss](figures/results/of-another-time.svg)\n{before}")
+    assert written(tmp_path / "archive", tmp_path) == before
+    assert {path.name for path in folder.iterdir()} == {"headline-light.svg", "headline-dark.svg", "mine.svg"}
+    (folder / "mine.svg").unlink()
     written(tmp_path / "archive", tmp_path, "--readme", str(tmp_path / "README.md"))  # which now shows no figure
     assert not list(folder.iterdir())
+
+
+def test_a_page_of_another_hand_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_empty(tmp_path / "archive")
+    mine = tmp_path / "results.md"
+    mine.write_text("# What I found\n")
+    assert main(["report", str(tmp_path / "archive"), "-o", str(tmp_path), "--results"]) == 2
+    assert f"{mine} was not written by `nugpt report`" in capsys.readouterr().err
+    assert mine.read_text() == "# What I found\n"
 
 
 def test_data_without_facts_is_told_by_its_hash_and_each_run_by_its_own_share(tmp_path: Path) -> None:

@@ -34,6 +34,18 @@ def test_one_plan_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown.err.splitlines() == told
 
 
+def test_a_page_of_another_hand_is_not_replaced(tmp_path: Path) -> None:
+    make_source(tmp_path, "alignment_val", scale="tiny")
+    command = Report(tmp_path / "runs", tmp_path / "out", formats=())
+    assert command.run() == 0
+    assert command.run() == 0  # its own is
+    mine = tmp_path / "out" / "report.html"
+    mine.write_text("<p>mine")
+    with pytest.raises(FileExistsError, match="was not written by nugpt"):
+        command.run()
+    assert mine.read_text() == "<p>mine"
+
+
 def test_an_unreadable_record_is_named_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = make_source(tmp_path, "alignment_val", scale="tiny")
     (tmp_path / "runs" / source.plans[0].curves[0].runs[0].id / "record.json").write_text("[]")

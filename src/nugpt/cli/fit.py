@@ -369,7 +369,10 @@ class Fit:
         if self.out is None and self.title is not None:
             raise ValueError(f"title is {self.title!r}, but a page is written only with --out")
         if self.out is not None:
+            from nugpt.report import check_page
+
             checks.folder(self.out, "out")
+            check_page(self.out)
         if wrong := [name for name in self.formats if name not in ("pdf", "svg", "png")]:
             raise ValueError(f"format is {wrong[0]!r}, but must be one of pdf, svg, png")
         results = []

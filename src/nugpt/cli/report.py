@@ -46,7 +46,7 @@ class Report:
         """Write it and say where it is."""
         from dataclasses import replace
 
-        from nugpt.report import read_store, write_report
+        from nugpt.report import check_page, read_store, write_report
         from nugpt.report.loose import read_loose
         from nugpt.spec import checks
         from nugpt.store import opened
@@ -61,6 +61,7 @@ class Report:
             return self._results(store)
         if self.readme is not None:
             raise ValueError("--readme goes with --results, which makes what is written there")
+        check_page(self.out)
         tell = quiet if self.json else say
         tell(f"reading {store}")
         there = opened(store)

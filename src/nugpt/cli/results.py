@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nugpt.sweep.state import CurveState
 
 PAGE, FIGURES = "results.md", "figures/results"
+MADE_FROM = "<!-- from "  # begins the last line of a page
 HEADLINES = {ground: f"headline-{ground}.svg" for ground in ("light", "dark")}  # the README's
 STALE_AFTER = 300.0
 DATA = "DATA"  # where the reader has prepared the data set
@@ -44,13 +46,14 @@ class Results:
 
 
 def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
-    """The page, its figures, and the README's part; what was there of them before is replaced."""
+    """The page, its figures, and the README's part; those that an earlier call wrote are replaced."""
     from nugpt.report.backtests import tested
     from nugpt.report.results import check_note, page
     from nugpt.report.source import note_path, read_note
     from nugpt.store import opened
     from nugpt.studies import STUDIES
 
+    before = _page_before(out / PAGE)
     store = opened(path)
     texts: dict[Path, str] = {}
     sections, problems = read_sections(store, path, out, texts)
@@ -67,8 +70,9 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     kept = {file for file in texts if file.suffix == ".svg"}
     if readme is None:  # the README that shows them was not asked for, and stays as it is
         kept |= {out / FIGURES / name for name in HEADLINES.values()}
+    ours = {*HEADLINES.values(), *re.findall(rf"{FIGURES}/([^)\s]+\.svg)", before)}
     for file in (out / FIGURES).glob("*.svg"):
-        if file not in kept:
+        if file.name in ours and file not in kept:
             file.unlink()
     for file, text in texts.items():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -76,12 +80,20 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     return Results(tuple(texts), tuple(problems))
 
 
+def _page_before(file: Path) -> str:
+    """The page that an earlier call wrote, nothing where there is none; one of another hand is not replaced."""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    if text and MADE_FROM not in text:
+        raise FileExistsError(f"{file} was not written by `nugpt report`: move it away, or name another folder")
+    return text
+
+
 def sealed(page: str, readme: str | None, path: Path) -> str:
     """The page with what it, the README's part and the archive come to: a number changed by hand breaks the seal."""
     from nugpt.report.readme import BEGIN, END
 
     part = f"; README sha256 {_sha256(readme.split(BEGIN)[1].split(END)[0])}" if readme is not None else ""
-    return f"{page}\n<!-- page sha256 {_sha256(page)}{part} -->\n<!-- from {digest(path)} -->\n"
+    return f"{page}\n<!-- page sha256 {_sha256(page)}{part} -->\n{MADE_FROM}{digest(path)} -->\n"
 
 
 def _sha256(text: str) -> str:

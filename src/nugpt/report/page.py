@@ -126,7 +126,7 @@ def _document(source: Source, head: Html, body: Html, charts: Mapping[str, Chart
         Html(f"<style>{ground.STYLE}</style><noscript><style>{ground.NO_SCRIPT_STYLE}</style></noscript></head><body>"),
         head,
         tag("main", body),
-        tag("footer", tag("p", _CREDIT)),
+        tag("footer", tag("p", CREDIT)),
         *([json_block("charts", data), *map(script, scripts)] if charts else []),
         Html("</body></html>"),
     ]
@@ -143,7 +143,7 @@ def _once(charts: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_CREDIT = (
+CREDIT = (
     "Charts: Vega, Vega-Lite and vega-embed, © University of Washington Interactive Data Lab and contributors, BSD "
     "3-clause licence; they are part of this file, which loads nothing from anywhere."
 )

@@ -14,7 +14,7 @@ from nugpt.report.figures import Drawn, draw
 from nugpt.report.figures.coords import draw_coords
 from nugpt.report.figures.paper import STYLE
 from nugpt.report.loose import LOOSE, loose_answers, loose_figures
-from nugpt.report.page import page
+from nugpt.report.page import CREDIT, page
 from nugpt.report.source import Source
 from nugpt.store.atomic import write_bytes
 
@@ -55,6 +55,7 @@ def write_report(
 ) -> Written:
     """Fit, draw and write everything under `out`, and say what is being done."""
     check_formats(formats)
+    check_page(out)
     answers: list[PlanAnswer] = []
     figures: list[Path] = []
     stills: dict[str, list[tuple[str, Figure]]] = {}
@@ -98,6 +99,13 @@ def _page(
         if len(content) <= SHARP_UP_TO:
             break
     return content
+
+
+def check_page(out: Path) -> None:
+    """Refuse to replace a page of that name that is not ours."""
+    path = out / PAGE
+    if path.exists() and CREDIT.encode() not in path.read_bytes():
+        raise FileExistsError(f"{path} was not written by nugpt: move it away, or name another folder")
 
 
 def check_formats(formats: Sequence[str]) -> None:
