@@ -153,6 +153,8 @@ def test_a_single_vector_is_one_token() -> None:
 
 
 def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"layers is \['0'\], but must be a function of a layer's name and the layer"):
+        AlignmentProbe(make_model(), lambda: None, layers=["0"])  # type: ignore[arg-type]
     fixed = batch()
     with pytest.raises(ValueError, match="has no linear layer to measure among 0"):
         AlignmentProbe(nn.Tanh(), lambda: None)

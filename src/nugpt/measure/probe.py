@@ -80,6 +80,8 @@ class AlignmentProbe:
         layers: Callable[[str, nn.Module], bool] | None = None,
         initial: Callable[[str], Tensor] | None = None,
     ) -> None:
+        if layers is not None and not callable(layers):
+            raise ValueError(f"layers is {layers!r}, but must be a function of a layer's name and the layer")
         self.model, self.forward = model, forward
         found = linear_layers(model)
         self.layers = {name: m for name, m in found.items() if layers is None or layers(name, m)}
