@@ -405,6 +405,16 @@ def test_the_commands_say_what_they_did(filled: Store, tmp_path: Path, capsys: p
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_what_could_not_be_removed_is_not_counted(
+    filled: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as with ignored errors in a folder to be read alone
+    assert main(["store", "prune", "--store", str(filled.root)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "0 bytes of checkpoints dropped\n"
+    assert f"checkpoints of 6 runs in {filled.root} could not be removed" in shown.err
+
+
 def test_a_spoiled_record_stops_a_pack_by_name(filled: Store, tmp_path: Path) -> None:
     path = filled.run(spec_of(filled)).path / "record.json"
     path.write_text(path.read_text()[:40])

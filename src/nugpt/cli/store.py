@@ -101,6 +101,12 @@ class Prune:
         kept = frozenset(store.find(name).path.name for name in self.keep)
         planned = None if self.all else frozenset(spec.hash for directory in plans(store) for spec in directory.specs())
         print(f"{prune(store, kept, planned):,} bytes of checkpoints dropped")
-        if left := prunable(store, kept):
-            print(f"{counted(len(left), 'run')} of no plan with checkpoints: --all drops them too")
+        left = prunable(store, kept)
+        loose = [run for run in left if planned is not None and run.path.name not in planned]
+        if loose:
+            print(f"{counted(len(loose), 'run')} of no plan with checkpoints: --all drops them too")
+        if stuck := len(left) - len(loose):
+            what = f"checkpoints of {counted(stuck, 'run')} in {self.store} could not be removed"
+            print(f"nugpt: error: {what}: is it yours to write to?", file=sys.stderr)
+            return 1
         return 0

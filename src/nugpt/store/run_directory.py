@@ -134,12 +134,12 @@ class RunDirectory:
         return none
 
     def drop_checkpoints(self) -> int:
-        """Remove the run's checkpoints, distributed ones too, and return the bytes won."""
-        won = 0
-        for folder in (self.checkpoints, self.distributed):
-            won += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        """Remove the run's checkpoints, distributed ones too, as far as may be, and return the bytes won."""
+        folders = (self.checkpoints, self.distributed)
+        before = sum(map(_bytes_in, folders))
+        for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        return won
+        return before - sum(map(_bytes_in, folders))
 
     def add_failure(self, error: str, trace: str) -> None:
         """Note a crash: unlike a divergence it is no result, and the run is tried again."""
@@ -213,6 +213,10 @@ class RunDirectory:
         rows = [row for row in self.read_metrics() if row["step"] <= step]
         if self.metrics.is_file():
             write_bytes(self.metrics, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _read(path: Path, what: str, make: Callable[[dict[str, Any]], _T], away: str) -> _T:
