@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 
 def print_json(value: Any) -> None:
@@ -17,20 +17,18 @@ def print_json(value: Any) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", right: Sequence[int] = ()
 ) -> None:
-    """An aligned table; `right` names the columns to align right. Never wrapped when the output is not a terminal."""
+    """An aligned table; `right` names the columns to align right. Never wrapped when the output is not a terminal.
+
+    In a terminal that is too narrow for it, it goes on below with its first column again: no number is cut in two.
+    """
     if not title and not sys.stdout.isatty() and not any("\n" in cell for row in rows for cell in row):
         print("\n".join(plain_table(columns, rows, right)))
         return
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
 
     class OurConsole(Console):
         """Leaves a reader that has gone to `main`: rich itself would leave with status 1."""
@@ -38,7 +36,38 @@ def print_table(
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    OurConsole(width=None if sys.stdout.isatty() else 10_000).print(table, crop=False)
+    console = OurConsole(width=None if sys.stdout.isatty() else 10_000)
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    for piece in fitting(widths, console.width):
+        table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+        for i in piece:
+            whole = widths[i] <= _most(console.width)
+            justify: Literal["left", "right"] = "right" if i in right else "left"
+            table.add_column(columns[i], justify=justify, overflow="fold", no_wrap=whole)
+        for row in rows:
+            table.add_row(*(Text(row[i]) for i in piece))
+        console.print(table, crop=False)
+        title = ""
+
+
+def fitting(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Which columns of a table go side by side into so many letters: pieces, the first column at the head of each."""
+    if not widths:
+        return [[]]
+    needs = [min(width, _most(room)) for width in widths]
+    pieces, used = [[0]], 2 + needs[0]
+    for i, need in enumerate(needs[1:], 1):
+        if used + 3 + need > room and len(pieces[-1]) > 1:
+            pieces.append([0])
+            used = 2 + needs[0]
+        pieces[-1].append(i)
+        used += 3 + need
+    return pieces
+
+
+def _most(room: int) -> int:
+    """The width up to which a column is left whole: two such, with what lies between them, fit into the room."""
+    return max(1, (room - 5) // 2)
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
