@@ -227,6 +227,16 @@ def test_a_study_is_judged_by_its_claims(tmp_path: Path, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "steps^-0.3" in shown
     assert "holds" in shown
+    told = "claims are judged by their rules, with intervals at 90%"
+    assert told not in shown
+    assert main(["fit", str(tmp_path), "--level", "0.5"]) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_one_run_is_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs.csv").write_text("lr,loss\n0.01,3.2\n")
+    assert main(["fit", str(tmp_path / "runs.csv")]) == 0
+    assert capsys.readouterr().out.startswith("runs.csv: 1 curve, 1 run that has ended, intervals at 90%\n")
 
 
 def test_curves_at_one_learning_rate_have_no_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

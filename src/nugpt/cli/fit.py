@@ -415,7 +415,9 @@ class Fit:
 
 def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]]) -> None:
     runs = sum(len(curve.points) for curve in one.curves)
-    print(f"{one.name}: {len(one.curves)} curves, {runs} runs that have ended, intervals at {answers.level:.0%}")
+    have = "that has ended" if runs == 1 else "that have ended"
+    what = f"{counted(len(one.curves), 'curve')}, {counted(runs, 'run')} {have}"
+    print(f"{one.name}: {what}, intervals at {answers.level:.0%}")
     for note in one.notes:
         print(note)
     if not answers.curves:
@@ -436,6 +438,10 @@ def _print(one: CurveSet, answers: Answers, judged: Sequence[tuple[str, Verdict]
     if judged:
         rows = [[text, v.answer or "open question", _reason(v)] for text, v in judged]
         print_table(["claim", "verdict", "because"], rows)
+        if others := sorted({verdict.rule.level for _, verdict in judged} - {answers.level}):
+            print(
+                f"claims are judged by their rules, with intervals at {', '.join(f'{level:.0%}' for level in others)}"
+            )
 
 
 def _print_optima(several: Sequence[CurveAnswer]) -> None:
