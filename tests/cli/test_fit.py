@@ -355,6 +355,11 @@ MISTAKES = {
         ["long.csv:3: the row '0.1,3,0,64' has 4 cells", "3 columns", "quote"],
     ),
     "a cell too few": ("short.csv", ["short.csv"], ["short.csv:2: the row '0.1,3.0' has 2 cells", "keep its comma"]),
+    "semicolons": (
+        "semi.csv",
+        ["semi.csv"],
+        ["semi.csv:1: the header 'lr;loss' is separated by ';'", "commas", "point"],
+    ),
     "a column twice": ("twice.csv", ["twice.csv"], ["twice.csv:1", "'lr' 2 times"]),
     "not UTF-8": ("latin.csv", ["latin.csv"], ["latin.csv", "UTF-8"]),
 }
@@ -368,6 +373,7 @@ FILES = {
     "none.csv": "lr,loss\n0.1,\n",
     "long.csv": "lr,loss,width\n0.2,2.9,64\n0.1,3,0,64\n",
     "short.csv": "lr,loss,width\n0.1,3.0\n",
+    "semi.csv": "lr;loss\n0,1;3,0\n",
     "twice.csv": "lr,loss,lr\n0.1,3.0,7\n0.2,2.9,7\n",
     "runs.jsonl": '{"lr": 0.1, "loss": 3.0}\n{"lr": 0.2,\n',
     "list.jsonl": "[1, 2]\n",

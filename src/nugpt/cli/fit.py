@@ -247,6 +247,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _header(names: list[str], where: str) -> list[str]:
     """The columns' names; those without one cannot be asked for, and may be several."""
+    for mark in (";", "\t"):
+        if len(names) == 1 and mark in names[0]:
+            way = "by commas, and numbers written with a point"
+            raise ValueError(f"{where}: the header {names[0][:40]!r} is separated by {mark!r}, but cells must be {way}")
     for name, count in Counter(names).items():
         if name and count > 1:
             raise ValueError(f"{where}: the header names the column {name!r} {count} times, but each must have its own")
