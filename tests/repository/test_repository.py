@@ -144,7 +144,7 @@ def test_everything_that_set_up_installs_is_pinned(pyproject: dict[str, Any], pi
 
 
 def test_triton_is_the_one_that_torch_for_cuda_asks_for(pins: dict[str, str]) -> None:
-    """Elsewhere than beside a CPU build pip takes torch for CUDA, which needs exactly one: another pin, and no set-up."""
+    """Where pip sees no CPU build it takes torch for CUDA, which needs exactly one: any other pin, and set-up fails."""
     asked_for = {"2.13.0": "3.7.1"}  # by torch's own metadata; the CPU build's does not say
     assert pins["triton"] == asked_for[pins["torch"]]
 
