@@ -210,6 +210,9 @@ def test_nothing_to_merge_and_nowhere_to_pack_are_one_line(
 ) -> None:
     assert main(["store", "merge", "--store", str(filled.root)]) == 2
     assert "no file to merge" in capsys.readouterr().err
+    assert main(["store", "pack", str(tmp_path / "pack.zip"), "--store", str(filled.root)]) == 2
+    assert "pack.zip', but must end in .tar.gz or .tgz" in capsys.readouterr().err
+    assert not (tmp_path / "pack.zip").exists()
     assert main(["store", "pack", str(tmp_path / "no" / "pack.tar.gz"), "--store", str(filled.root)]) == 2
     assert f"{tmp_path / 'no'} is no directory" in capsys.readouterr().err
 

@@ -15,6 +15,8 @@ from nugpt.spec import checks
 if TYPE_CHECKING:
     from nugpt.store.transfer import Merged
 
+PACKED = (".tar.gz", ".tgz")
+
 
 @dataclass(frozen=True)
 class Pack:
@@ -38,6 +40,8 @@ class Pack:
         checks.folder(self.store, "store")
         if self.file.is_dir() or not self.file.suffix:
             return _say_merged(f"{self.file}", pack_folder(Store(self.store), self.file))
+        if not self.file.name.endswith(PACKED):
+            raise ValueError(f"file is {str(self.file)!r}, but must end in {' or '.join(PACKED)}, which it will be")
         count = pack(Store(self.store), self.file)
         print(f"{counted(count, 'run')} in {self.file}, {self.file.stat().st_size:,} bytes")
         return 0
