@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from nugpt.cli.shape import AMONG_OPTIONS
-from nugpt.cli.show import counted, number, print_json, print_table, quiet, say
+from nugpt.cli.show import counted, flat, number, print_json, print_table, quiet, say
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
@@ -278,15 +278,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 raise ValueError(f"{path}:{i}: not a JSON object: {error}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{path}:{i}: {line.strip()[:40]!r} is not a JSON object")
-            yield i, dict(_flat(row))
-
-
-def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", "" if value is None else str(value)
+            yield i, {name: "" if value is None else str(value) for name, value in flat(row)}
 
 
 def _own_run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 
@@ -93,6 +93,15 @@ def say(text: str) -> None:
 
 def quiet(text: str) -> None:
     """In its place where a program reads."""
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value by its name, one within another by both, with a dot between: config.lr."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def counted(count: int, what: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nugpt.cli.show import counted, number, print_json, print_table
+from nugpt.cli.show import counted, flat, number, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.fit.noise import NoiseModel
@@ -188,15 +187,6 @@ def _unplanned(
     return [row | {"others": {name: row["others"].get(name) for name in telling}} for row in rows]
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting of a spec by its name, one within another by both."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield before + name, value
-
-
 def _telling(rows: list[dict[str, Any]]) -> list[str]:
     """Settings without columns of their own that tell runs apart which would else look alike."""
     names = dict.fromkeys(name for row in rows for name in row["others"])
@@ -224,7 +214,7 @@ def _run_row(run: RunDirectory, stale_after: float, now: float) -> dict[str, Any
         "lr": spec.lr,
         "seed": spec.seed,
         "val_loss": record.val_loss if record else None,
-        "others": dict(_flat(spec.to_dict())),
+        "others": dict(flat(spec.to_dict())),
     }
 
 
