@@ -158,6 +158,18 @@ MISTAKES = {
     "wrong family": (["explain", "--lr", "0.1", "--architecture", "prenorm"], ["'prenorm'", "'nugpt'"]),
     "unknown architecture": (["count", "--architecture", "gpt"], ["'gpt'", "normalized, prenorm"]),
     "unknown role": (["explain", "--lr", "0.1", "--multiplier", "E_out", "0.5"], ["'E_out'", "output"]),
+    "multiplier twice": (
+        ["explain", "--lr", "0.1", "--multiplier", "output", "0.5", "input", "2", "output", "0.25"],
+        ["'output'", "0.5 and 0.25", "one number"],
+    ),
+    "multiplier in two options": (
+        ["train", "--multiplier", "output", "0.5", "--lr", "0.1", "--multiplier", "output", "0.25"],
+        ["'output'", "0.5 and 0.25", "one number"],
+    ),
+    "two options of multipliers": (
+        ["sweep", "--name", "mine", "--multiplier", "output", "0.5", "--multiplier", "input", "2"],
+        ["--multiplier is given 2 times", "once: --multiplier output 0.5 input 2"],
+    ),
     "multiplier zero": (["explain", "--lr", "0.1", "--multiplier", "output", "0"], ["multiplier of output is 0.0"]),
     "negative weight decay": (["explain", "--lr", "0.1", "--weight-decay", "-1"], ["weight_decay is -1.0"]),
     "tokens per parameter": (["count", "--tokens-per-parameter", "-20"], ["tokens per parameter is -20.0"]),

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Protocol
@@ -61,6 +62,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "the whole job at tiny scale on a CPU: sweep, fit, recommend, report",
     ),
 }
+
+PAIRS = "--multiplier"  # the option of names and their values
 
 
 class Command(Protocol):
@@ -188,7 +191,28 @@ def _parse(name: str, arguments: list[str]) -> Command:
         # An option that is left out is None; the help need not offer the word.
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
     )
+    _check_pairs(arguments)
     return command
+
+
+def _check_pairs(arguments: Sequence[str]) -> None:
+    """Refuse a name with two values, of which tyro would keep the last and say nothing of the other."""
+    given: list[list[str]] = []
+    option = ""
+    for word in arguments:
+        if word.startswith("--"):
+            option, *value = word.split("=", 1)
+            given += [value] if option == PAIRS else []
+        elif option == PAIRS:
+            given[-1].append(word)
+    pairs = [pair for words in given for pair in zip(words[::2], words[1::2], strict=False)]
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            values = " and ".join(value for key, value in pairs if key == name)
+            raise ValueError(f"{PAIRS} has {values} for {name!r}, but must have one number for each role")
+    if len(given) > 1:
+        at_once = " ".join(word for pair in pairs for word in pair)
+        raise ValueError(f"{PAIRS} is given {len(given)} times, but must be given once: {PAIRS} {at_once}")
 
 
 def _unknown(name: str) -> str:
