@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +43,7 @@ def nugpt(*words: str, code: str | None = None, **options: object) -> subprocess
 def test_commands_that_show_facts_import_no_torch(words: Sequence[str]) -> None:
     code = """
 import sys
+import tempfile
 from nugpt.cli.main import main
 try:
     status = main(sys.argv[1:])
@@ -253,6 +257,51 @@ def test_a_file_where_a_directory_must_be_is_named(
     file = "but 'typo.toml' is a file, and" if below else "which is a file, but"
     assert (shown.out, shown.err) == ("", f"nugpt: error: {option} is 'typo.toml{below}', {file} must be a directory\n")
     assert Path("typo.toml").read_text(encoding="utf-8") == TYPO
+
+
+UNWRITABLE = {  # none of them has anything to work on, of which it would speak if it began with the work
+    "store of measure coords": (["measure", "coords", "--store", "locked", "--data", "no"], "store is 'locked'"),
+    "figures of measure coords": (["measure", "coords", "--out", "locked/new", "--data", "no"], "out is 'locked/new'"),
+    "figures of measure align": (["measure", "align", "--out", "locked", "--plan", "no"], "out is 'locked'"),
+    "table of measure align": (
+        ["measure", "align", "--suggest", "locked/a.toml", "--plan", "no"],
+        "the folder of suggest is 'locked'",
+    ),
+    "fit": (["fit", "no.csv", "--out", "locked"], "out is 'locked'"),
+    "report": (["report", "empty", "-o", "locked"], "out is 'locked'"),
+    "results": (["report", "empty", "-o", "locked", "--results"], "out is 'locked'"),
+    "recommend": (
+        ["recommend", "--from", "empty", "--emit", "toml", "--out", "locked/a.toml"],
+        "the folder of out is 'locked'",
+    ),
+    "kept by recommend": (["recommend", "--from", "locked", "--keep"], "from is 'locked'"),
+    "store pack": (["store", "pack", "locked/a.tar.gz", "--store", "empty"], "the folder of file is 'locked'"),
+    "export": (["export", "hf", "no", "locked/new"], "the folder of OUT is '"),
+}
+
+
+@pytest.mark.usefixtures("_in_a_folder_with_a_typo")
+@pytest.mark.parametrize("command", UNWRITABLE)
+def test_where_nothing_can_be_written_is_found_out_before_the_work(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, named = UNWRITABLE[command]
+    Path("empty").mkdir()
+    Path("locked").mkdir()
+    made = tempfile.TemporaryFile
+
+    def refused(*arguments: Any, dir: Path, **options: Any) -> Any:  # root, who may run this, can write anywhere
+        if dir.name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied", str(dir / "tmp1234"))
+        return made(*arguments, dir=dir, **options)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert shown.err.startswith(f"nugpt: error: {named}")
+    assert shown.err.endswith("but cannot be written: permission denied\n")
+    assert list(Path("locked").iterdir()) == []
 
 
 @pytest.mark.usefixtures("_in_a_folder_with_a_typo")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nugpt.store.atomic import read_json, write_bytes, write_json
+from nugpt.store.atomic import check_writable, read_json, write_bytes, write_json
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -48,3 +48,17 @@ def test_half_a_document_is_refused_by_name(tmp_path: Path, content: bytes) -> N
     (tmp_path / "half.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"half\.json"):
         read_json(tmp_path / "half.json")
+
+
+def test_whether_a_folder_or_a_file_can_be_written_is_found_out_without_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    for path in (tmp_path, tmp_path / "new" / "newer", tmp_path / "file"):
+        check_writable(path, "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a file system that nobody can write to")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^store is '/proc/runs', but cannot be written: no such file or directory$"):
+        check_writable(Path("/proc/runs"), "store")

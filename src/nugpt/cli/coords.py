@@ -75,6 +75,7 @@ class Coords:
         from nugpt.spec import checks
         from nugpt.spec.scales import scale_named
         from nugpt.spec.table_file import load_table
+        from nugpt.store.atomic import check_writable
 
         table, scale = load_table(self.parametrization), scale_named(self.scale)
         if table.family != "normalized":
@@ -86,6 +87,7 @@ class Coords:
         if self.out is not None:
             check_formats(self.formats)
             checks.folder(self.out, "out")
+            check_writable(self.out, "out")
         for name in ("steps", "windows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be a whole number of at least 1")
@@ -95,6 +97,8 @@ class Coords:
             from nugpt.store import Store
 
             Store(self.store).check_runs_here()  # before the minutes that measuring takes
+            check_writable(self.store, "store")
+            check_writable(self.store / "coords", "store")
         if self.store is not None or self.out is not None:
             from nugpt.store.coords import check_name
 

@@ -30,7 +30,9 @@ class ExportHF:
         from nugpt.cli.trained import find_checkpoint, say_diverged
         from nugpt.export.write import write_folder
         from nugpt.store import load_checkpoint
+        from nugpt.store.atomic import check_writable
 
+        check_writable(self.out.absolute().parent, "the folder of OUT")  # before gigabytes are read
         directory, name = find_checkpoint(self.source, self.store, self.checkpoint)
         known = sorted(path.name for path in directory.checkpoints.glob("step-*"))
         if not known:

@@ -76,14 +76,18 @@ class Align:
         from nugpt.fit.alignment import FEWEST_WIDTHS
         from nugpt.report.write import check_formats
         from nugpt.spec import checks
+        from nugpt.store.atomic import check_writable
 
         if self.out is not None:
             check_formats(self.formats)
             checks.folder(self.out, "out")
+            check_writable(self.out, "out")
         if self.suggest is not None and self.suggest.suffix != ".toml":
             raise ValueError(f"suggest is {self.suggest}, but must end in .toml")
         if self.suggest is not None and not self.suggest.absolute().parent.is_dir():
             raise ValueError(f"suggest is {self.suggest}, but {self.suggest.parent} is no folder: make it first")
+        if self.suggest is not None:
+            check_writable(self.suggest.parent, "the folder of suggest")
         if self.suggest is not None and self.chosen.from_scratch and widths < FEWEST_WIDTHS:
             raise ValueError(f"--heads has {widths} widths, but --suggest derives a table from {FEWEST_WIDTHS} or more")
 

@@ -169,8 +169,12 @@ class Chosen:
     def _train_again(self, store: Store, kind: str, ended: list[RunDirectory]) -> None:
         from nugpt.cli.progress import training_progress
         from nugpt.engines.lab.remeasure import remeasure
+        from nugpt.store.atomic import check_writable
 
-        specs = [directory.spec() for directory in ended if not directory.read_metrics((kind,))]
+        again = [directory for directory in ended if not directory.read_metrics((kind,))]
+        for directory in again:
+            check_writable(directory.path, "run")
+        specs = [directory.spec() for directory in again]
         options = replace(self.carrier, measure=(kind,)).options()
         for spec in specs:
             print(f"run {spec.hash} was not measured: training it again", file=sys.stderr)

@@ -114,12 +114,15 @@ class Recommend:
             raise ValueError("--keep puts the recipe into a store, but none is given with --from")
         if self.keep and self.source is not None:
             from nugpt.store.archive import is_archive
+            from nugpt.store.atomic import check_writable
 
             if is_archive(self.source):
                 raise ValueError(
                     f"--keep puts the recipe into {self.source}, but that is an archive of results, to be read alone: "
                     "--emit toml --out FILE writes the recipe elsewhere"
                 )
+            if self.source.is_dir():
+                check_writable(self.source, "from")
         found = self._from_store(self.source) if self.source is not None else self._from_lr()
         if self.tflops is not None:
             found.gpu_hours(self.tflops)  # refused before anything is printed
@@ -300,10 +303,13 @@ class Recommend:
 
 def _check_out(out: Path, form: str) -> None:
     """A new file in a folder that is there, whose ending is the one that its form is read by."""
+    from nugpt.store.atomic import check_writable
+
     ending = ".toml" if form == "toml" else ".json"
     if out.suffix != ending:
         raise ValueError(f"out is {str(out)!r}, but a file of --emit {form} must end in {ending}")
     checks.new_file(out)
+    check_writable(out.parent, "the folder of out")
 
 
 def _out_of_the_way(file: Path, values: dict[str, Any]) -> Path | None:

@@ -51,9 +51,12 @@ def write_results(path: Path, out: Path, readme: Path | None = None) -> Results:
     from nugpt.report.results import check_note, page
     from nugpt.report.source import note_path, read_note
     from nugpt.store import opened
+    from nugpt.store.atomic import check_writable
     from nugpt.studies import STUDIES
 
     before = _page_before(out / PAGE)
+    for file in (out, out / PAGE, out / FIGURES, *([] if readme is None else [readme])):
+        check_writable(file, "readme" if file == readme else "out")
     store = opened(path)
     texts: dict[Path, str] = {}
     sections, problems = read_sections(store, path, out, texts)

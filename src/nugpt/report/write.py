@@ -16,7 +16,7 @@ from nugpt.report.figures.paper import STYLE
 from nugpt.report.loose import LOOSE, loose_answers, loose_figures
 from nugpt.report.page import CREDIT, page
 from nugpt.report.source import Source
-from nugpt.store.atomic import write_bytes
+from nugpt.store.atomic import check_writable, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,10 +102,12 @@ def _page(
 
 
 def check_page(out: Path) -> None:
-    """Refuse to replace a page of that name that is not ours."""
+    """Refuse a folder that cannot be written, and to replace a page of that name that is not ours."""
     path = out / PAGE
     if path.exists() and CREDIT.encode() not in path.read_bytes():
         raise FileExistsError(f"{path} was not written by nugpt: move it away, or name another folder")
+    check_writable(out, "out")
+    check_writable(out / "figures", "out")
 
 
 def check_formats(formats: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,21 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.unlink()
         raise
     sync_directory(path.parent)
+
+
+def check_writable(path: Path, where: str) -> None:
+    """Find out before the work whether its end can be written: to this file, or into this folder once it is made."""
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    try:
+        if there.is_dir():
+            with tempfile.TemporaryFile(dir=there):  # gone when it is closed, whatever happens
+                pass
+        else:
+            with open(there, "r+b"):
+                pass
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ValueError(f"{where} is {str(path)!r}, but cannot be written: {why}") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from nugpt.spec.plan import Plan
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
-from nugpt.store.atomic import write_bytes
+from nugpt.store.atomic import check_writable, write_bytes
 from nugpt.store.claims import claim
 from nugpt.store.coords import coords_of, coords_path, read_coords
 from nugpt.store.plans import PlanDirectory, additions_of, plans
@@ -49,6 +49,7 @@ def pack(store: Store, file: Path) -> int:
         raise ValueError(f"{file} exists: choose another name")
     if not file.parent.is_dir():
         raise ValueError(f"{file.parent} is no directory: make it, or choose another place for {file.name}")
+    check_writable(file.parent, "the folder of file")
     members = dict(members_of(store))
     if not members:
         raise ValueError(f"store {store.root} has no ended run to pack")
