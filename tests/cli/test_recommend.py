@@ -241,6 +241,9 @@ MISTAKES = {
     "neither": ([], ["--from STORE or --lr"]),
     "both": (["--from", "STORE", "--lr", "0.1"], ["--from STORE or --lr"]),
     "no store": (["--from", "nowhere"], ["nowhere is no store"]),
+    "a file of runs": (["--from", "FILE", *TARGET], ["runs.csv'", "what model", "give --lr", "--base"]),
+    "a file of runs and a base": (["--from", "FILE", "--base", "tiny-l2h2"], ["runs.csv'", "what model"]),
+    "backtest of a file": (["--from", "FILE", "--backtest"], ["runs.csv'", "`nugpt transfer-test` takes"]),
     "unknown table": (["--from", "STORE", *TARGET, "--parametrization", "completep"], ["'completep'", "ngpt, nugpt"]),
     "unknown plan": (["--from", "STORE", *TARGET, "--plan", "depths"], ["'depths'", "lengths, ngpt, widths"]),
     "heads not given": (["--from", "STORE", "--steps", "100"], ["n_heads", "1, 2, 4"]),
@@ -266,7 +269,10 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_status_2_and_one_line(mistake: str, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words, named = MISTAKES[mistake]
-    assert main(["recommend", *(str(store) if word == "STORE" else word for word in words)]) == 2
+    file = store.with_name("runs.csv")
+    file.write_text("lr,loss\n0.1,3.0\n", encoding="utf-8")
+    places = {"STORE": str(store), "FILE": str(file)}
+    assert main(["recommend", *(places.get(word, word) for word in words)]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.count("\n") == 1

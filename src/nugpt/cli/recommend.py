@@ -67,7 +67,7 @@ class Recommend:
     """From a sweep, or a base learning rate, to a target: its learning rates, what they rest on and what they cost."""
 
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """A store whose sweeps the recommendation rests on."""
+    """A store whose sweeps the recommendation rests on; with a file of runs, --lr and --base instead."""
     lr: float | None = None
     """Instead of a store: the base's best learning rate, taken as given."""
     target: TargetShape = TargetShape()
@@ -101,6 +101,8 @@ class Recommend:
         check_level(self.level)
         if (self.source is None) == (self.lr is None):
             raise ValueError("give either --from STORE or --lr, the base's best learning rate")
+        if self.source is not None:
+            _check_no_file(self.source, self.backtest)
         if self.emit is not None and self.emit not in EMITTED:
             raise ValueError(f"emit is {self.emit!r}, but must be one of {', '.join(EMITTED)}")
         if self.out is not None:
@@ -299,6 +301,15 @@ class Recommend:
             )
         else:
             _print(found, self.tflops)
+
+
+def _check_no_file(source: Path, backtest: bool) -> None:
+    """A file of one's own runs has no sizes of a whole model: say which command takes it, or what comes of it."""
+    if source.is_file():
+        way = "in its place give --lr, the best η that `nugpt fit` finds in it, and --base, the size it is of"
+        if backtest:
+            way = "`nugpt transfer-test` takes a file"
+        raise ValueError(f"from is {str(source)!r}, but a file does not say what model its runs were of: {way}")
 
 
 def _check_out(out: Path, form: str) -> None:
