@@ -1,6 +1,12 @@
 """`nugpt data`: what it prints, and how it ends."""
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +14,7 @@ from tests.data.corpus import jsonl, make_documents, write_like
 
 from nugpt.cli.data import BenchData, Inspect, Prepare, Verify
 from nugpt.cli.main import main
+from nugpt.data import Progress
 from nugpt.engines.lab.device import cpu_name
 
 
@@ -99,3 +106,59 @@ def test_inspect_refuses_what_opening_refuses(source: Path, tmp_path: Path) -> N
     (tmp_path / "out" / "train-00000.docs").unlink()
     with pytest.raises(ValueError, match=r"train-00000\.docs is missing"):
         Inspect(str(tmp_path / "out")).run()
+
+
+@pytest.mark.parametrize(
+    ("after", "force", "said"),
+    [
+        (2, False, r"stopped: {out} keeps 2 shards of [\d,]+ tokens, and the same command goes on after them"),
+        (
+            1,
+            True,
+            r"stopped: {out} keeps 1 shard of [\d,]+ tokens, and the same command without --force goes on after them",
+        ),
+        (0, False, r"stopped before a shard was whole: the same command begins with the first"),
+    ],
+)
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    after: int,
+    force: bool,
+    said: str,
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pressed(progress: Progress) -> None:
+        if progress.shards >= after:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("nugpt.cli.data._plain_lines", lambda: pressed)
+        words = Prepare((str(source),), str(out), "bytes", shard_tokens=5000, workers=1, force=force)
+        assert words.run() == 130
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert re.fullmatch(said.format(out=re.escape(str(out))) + "\n", shown.err)
+    kept = {path: path.stat().st_ino for path in out.glob("train-*.bin")}
+    assert len(kept) == after
+    assert Prepare((str(source),), str(out), "bytes", shard_tokens=5000, workers=1).run() == 0
+    assert all(path.stat().st_ino == inode for path, inode in kept.items())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals come in another way there")
+def test_ctrl_c_in_a_terminal_is_one_line_whatever_the_workers_are_at(tmp_path: Path) -> None:
+    source = write_like(tmp_path / "corpus.jsonl", make_documents(2000, words=200))
+    command = [sys.executable, "-m", "nugpt", "data", "prepare", str(source), "--out", str(tmp_path / "out")]
+    command += ["--tokenizer", "bytes", "--workers", "2", "--shard-tokens", "5000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    while not (tmp_path / "out" / ".nugpt-progress" / "plan.json").exists():  # workers are about to start
+        assert process.poll() is None
+        time.sleep(0.005)
+    time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert err.startswith(b"stopped")
+    assert err.count(b"\n") == 1

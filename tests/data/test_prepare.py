@@ -3,6 +3,8 @@
 import json
 import multiprocessing
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from tests.data.corpus import contents, jsonl, make_documents, split_documents, 
 
 from nugpt.data import Manifest, Progress, cached_embedded, open_dataset, prepare, verify
 from nugpt.data.manifest import Counts
-from nugpt.data.prepare import fair_share
+from nugpt.data.prepare import _locked, fair_share
 
 DOCUMENTS = make_documents(400)
 
@@ -391,3 +393,56 @@ def test_a_worker_that_dies_is_an_error_and_the_work_goes_on_later(
     make(source, tmp_path / "out", workers=1, shard_tokens=5000)
     make(source, tmp_path / "again", workers=1, shard_tokens=5000)
     assert contents(tmp_path / "out") == contents(tmp_path / "again")
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+def test_what_is_refused_leaves_nothing_behind(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "bad.jsonl").write_bytes(b"{\n" * 10)
+    out = tmp_path / "data" / "mine"
+    if there:
+        out.mkdir(parents=True)
+    with pytest.raises(ValueError, match="mostly malformed"):
+        make(tmp_path / "bad.jsonl", out)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert left == {"bad.jsonl", *(("data", "data/mine") if there else ())}
+
+
+def test_a_folder_of_another_hand_gets_no_lock(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match="not empty"):
+        make(source, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_who_waits_for_a_lock_that_is_taken_away_makes_another(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    out = tmp_path / "out"
+    entered = threading.Event()
+
+    def waiting() -> None:
+        with _locked(out, wait=True):
+            entered.set()
+            with pytest.raises(ValueError, match="another process"), _locked(out, wait=False):
+                pass
+
+    out.mkdir()
+    with open(out / ".lock", "ab") as file:  # as a call has it that is about to be refused
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with ThreadPoolExecutor(1) as threads:
+            done = threads.submit(waiting)
+            assert not entered.wait(0.2)
+            (out / ".lock").unlink()
+            out.rmdir()
+            file.close()
+            done.result()
+
+
+def test_a_shard_is_closed_by_the_piece_of_input_that_fills_it(tmp_path: Path) -> None:
+    source = write_like(tmp_path / "corpus.jsonl", DOCUMENTS)
+    longest = max(len(text.encode()) for text in DOCUMENTS) + 1
+    for size in (1500, 5000):
+        manifest = make(source, tmp_path / str(size), shard_tokens=size)
+        full = [shard.counts.tokens for shard in manifest.train.shards[:-1]]
+        assert len(full) > 3
+        assert all(size <= tokens <= size + max(size, 4096) + longest for tokens in full)

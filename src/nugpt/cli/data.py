@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.show import print_json, print_table
+from nugpt.cli.show import counted, print_json, print_table
 
 if TYPE_CHECKING:
     from nugpt.data import Manifest, Progress
@@ -36,7 +36,8 @@ class Prepare:
     val_fraction: float | None = None
     """The share of documents kept for validation: 0.02 for `embedded`, else 0.005."""
     shard_tokens: int = 1 << 26
-    """A shard is closed when its training part has this many tokens."""
+    """A shard is closed after the piece of input (of 4 KiB to 1 MiB, or one document) that brings its training part to
+    this many tokens."""
     max_tokens: int | None = None
     """Stop before this many tokens, training and validation together, would be passed."""
     text_column: str = "text"
@@ -54,10 +55,19 @@ class Prepare:
 
     def run(self) -> int:
         """Prepare and print what was made."""
+        try:
+            manifest = self._prepare()
+        except KeyboardInterrupt:
+            print(self._stopped(), file=sys.stderr)
+            return 130
+        _show(manifest, self.out, self.json)
+        return 0
+
+    def _prepare(self) -> Manifest:
         from nugpt.data import prepare
 
         with _progress() as report:
-            manifest = prepare(
+            return prepare(
                 self.sources,
                 self.tokenizer,
                 self.out,
@@ -71,8 +81,18 @@ class Prepare:
                 force=self.force,
                 report=report,
             )
-        _show(manifest, self.out, self.json)
-        return 0
+
+    def _stopped(self) -> str:
+        """What is kept after Ctrl-C, and how to go on."""
+        from nugpt.data.prepare import kept_shards
+
+        shards, tokens = kept_shards(self.out)
+        again = "the same command" + (" without --force" if self.force else "")
+        if not shards:
+            return f"stopped before a shard was whole: {again} begins with the first"
+        return (
+            f"stopped: {self.out} keeps {counted(shards, 'shard')} of {tokens:,} tokens, and {again} goes on after them"
+        )
 
 
 @dataclass(frozen=True)

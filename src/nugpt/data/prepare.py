@@ -163,7 +163,6 @@ def prepare(
     # Loaded before anything is read, so that a mistake shows at once.
     given = load_tokenizer(tokenizer, end_of_text) if bpe_size(str(tokenizer)) is None else None
     plan = Plan(directory, list_sources(sources, hashes), str(tokenizer), given, settings)
-    directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory, wait):
         _refuse_foreign(directory)
         if force:
@@ -209,6 +208,14 @@ def _make(plan: Plan, hashes: "_KnownHashes", workers: int | None, report: Calla
     write_atomically(plan.directory / MANIFEST_FILE, manifest_text(manifest).encode())
     shutil.rmtree(plan.work)
     return manifest
+
+
+def kept_shards(directory: str | Path) -> tuple[int, int]:
+    """Training shards and their tokens that an unfinished call left behind, which the same call does not make again."""
+    shards = []
+    for path in (Path(directory).expanduser() / PROGRESS_DIRECTORY).glob("part-*.json"):
+        shards += [shard_from(one) for one in json.loads(path.read_bytes())["shards"]["train"]]
+    return len(shards), sum(shard.counts.tokens for shard in shards)
 
 
 # --- what was there before ---
@@ -292,18 +299,39 @@ def _clear(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path, wait: bool) -> Iterator[None]:
-    """Keep two processes from preparing into one directory; the system drops the lock of a process that dies."""
+    """Make the directory and keep two processes from preparing into it; what is refused leaves nothing new behind."""
+    new = [path for path in (directory / LOCK_FILE, directory, *directory.parents) if not path.exists()]
+    with _held(directory, wait):
+        try:
+            yield
+        except ValueError:
+            with contextlib.suppress(OSError):  # up to the first that is not empty
+                for path in new:
+                    path.unlink() if path.name == LOCK_FILE else path.rmdir()
+            raise
+
+
+@contextlib.contextmanager
+def _held(directory: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a directory, which is made first; the system drops the lock of a process that dies."""
+    directory.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # not a POSIX system: the user sees to it
         yield
         return
-    with open(directory / LOCK_FILE, "ab") as file:
+    path = directory / LOCK_FILE
+    with open(path, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise ValueError(f"{directory} is being prepared by another process; wait for it") from None
-        yield
+        there = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+        if there:
+            yield
+    if not there:  # another was refused meanwhile, and took the file away
+        with _held(directory, wait):
+            yield
 
 
 class _KnownHashes:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -74,7 +75,8 @@ def _processes(job: Job, workers: int) -> Iterator["queue.SimpleQueue[Connection
         for _ in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, job), daemon=True)
-            process.start()
+            with _interrupts_held():
+                process.start()
             theirs.close()
             started.append((process, ours))
             idle.put(ours)
@@ -84,6 +86,20 @@ def _processes(job: Job, workers: int) -> Iterator["queue.SimpleQueue[Connection
             ours.close()
         for process, _ in started:
             process.join()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Begin a process that Ctrl-C does not reach, even while it starts; one that comes now reaches this one after."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which spawning would do, and let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what is begun inherits it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ask(idle: "queue.SimpleQueue[Connection]", block: Block) -> Encoded:
