@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,20 @@ def test_a_preset_may_name_the_target(capsys: pytest.CaptureFixture[str], tmp_pa
     lay_down(tmp_path, "tiny", [Curve({"table": "nugpt"}, spec, (-7.0,), (0,))], no_drift)
     found = recommended(capsys, "--from", str(tmp_path), "--preset", "tiny-l4h4")
     assert found["run"]["model"] == preset("tiny-l4h4")[1].to_dict()
+
+
+def test_a_preset_brings_its_sequence_and_leaves_the_vocabulary_of_the_data(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scale, model = preset("tiny-l2h2")
+    mine = replace(model, seq_len=64, vocab_size=640)
+    spec = RunSpec(model=mine, table=load_table("nugpt"), base=scale.base, lr=1.0, steps=120, batch=32, data="d")
+    lay_down(tmp_path, "mine", [Curve({"table": "nugpt"}, spec, (-7.0,), (0,))], no_drift)
+    found = recommended(capsys, "--from", str(tmp_path), "--preset", "tiny-l4h4")["run"]
+    assert found["model"] == replace(preset("tiny-l4h4")[1], vocab_size=640).to_dict()
+    assert (found["model"]["seq_len"], found["batch"], found["steps"]) == (128, 16, 120)  # as many tokens a step
+    found = recommended(capsys, "--from", str(tmp_path), "--preset", "tiny-l4h4", "--seq-len", "64")["run"]
+    assert (found["model"]["seq_len"], found["batch"]) == (64, 32)
 
 
 def test_from_a_bare_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:

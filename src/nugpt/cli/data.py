@@ -36,8 +36,7 @@ class Prepare:
     val_fraction: float | None = None
     """The share of documents kept for validation: 0.02 for `embedded`, else 0.005."""
     shard_tokens: int = 1 << 26
-    """A shard is closed after the piece of input (of 4 KiB to 1 MiB, or one document) that brings its training part to
-    this many tokens."""
+    """A shard is closed after the piece of input, 1 MiB at most, that brings its training part to this many tokens."""
     max_tokens: int | None = None
     """Stop before this many tokens, training and validation together, would be passed."""
     text_column: str = "text"

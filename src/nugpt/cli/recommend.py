@@ -36,7 +36,7 @@ class TargetShape:
     """The target; what is not given is as in the sweep, or as in the preset."""
 
     preset: str | None = None
-    """SCALE-lLAYERShHEADS; with --lr also the scale whose base the learning rate was tuned on."""
+    """SCALE-lLAYERShHEADS: blocks, heads, tokens of a sequence; with --lr also vocabulary, length, batch and base."""
     n_layers: int | None = None
     """Blocks."""
     n_heads: int | None = None
@@ -46,11 +46,11 @@ class TargetShape:
     d_mlp: int | None = None
     """Hidden dimension of the MLP; the sweep's ratio to d_model by default."""
     vocab_size: int | None = None
-    """Vocabulary, padding included."""
+    """Vocabulary, padding included; the sweep's by default, which is that of its data."""
     seq_len: int | None = None
     """Tokens of a sequence."""
     steps: int | None = None
-    """Iterations."""
+    """Iterations; the sweep's by default, or with --lr the length of the scale's fixed-iteration studies."""
     batch: int | None = None
     """Sequences per step; as many tokens as in the sweep by default."""
     batch_exponent: str | None = None
@@ -227,7 +227,7 @@ class Recommend:
                 raise ValueError(
                     f"preset {shape.preset!r} has head_dim {model.head_dim}, the sweep {template.model.head_dim}"
                 )
-            for name in ("n_layers", "n_heads"):
+            for name in ("n_layers", "n_heads", "seq_len"):  # the vocabulary is that of the data, as in `train`
                 given[name] = getattr(model, name) if given[name] is None else given[name]
         given_or_shared = {**given, "steps": shape.steps, "batch": shape.batch}
         for name in ("n_heads", "n_layers", "steps", "batch"):
