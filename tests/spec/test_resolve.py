@@ -8,11 +8,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
-from nugpt.spec import Base, Extent, ModelConfig, Power, Row, parametrization, resolve
+from nugpt.spec import Base, Extent, ModelConfig, Power, Row, Schedule, parametrization, resolve
 from nugpt.spec.parametrization import symbolic
 from nugpt.spec.resolve import ratios
+from nugpt.spec.run import RunSpec
 
 EXTENT = Extent(d_model=96, head_dim=48, n_layers=2, steps=120, batch_tokens=2048)
 BASE = Base.of(EXTENT)
@@ -29,6 +31,52 @@ def refused(message: str, **arguments: Any) -> None:
 @pytest.mark.parametrize("lr", [0, -0.1, math.nan, math.inf, "0.1", True, None])
 def test_a_learning_rate_is_a_finite_number_above_zero(lr: Any) -> None:
     refused(f"lr is {lr!r}, but must be a finite number above 0", lr=lr)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "way"),
+    [
+        ("table", "nugpt", "Parametrization: nugpt.parametrization(NAME)"),
+        ("base", EXTENT, "Base: nugpt.Base.of(EXTENT)"),
+        ("target", ModelConfig(2, 2, 48, 1024, 128), "Extent: nugpt.Extent.of(MODEL, STEPS, BATCH)"),
+    ],
+)
+def test_what_is_no_table_base_or_extent_is_told_how_one_is_had(name: str, value: Any, way: str) -> None:
+    refused(f"{name} is {repr(value)[:40]}", **{name: value})
+    refused(f"but must be of the class {way}", **{name: value})
+
+
+def test_a_base_is_of_an_extent() -> None:
+    with pytest.raises(ValueError, match=r"extent is ModelConfig\(.*Extent\.of\(MODEL, STEPS, BATCH\) makes one"):
+        Base.of(ModelConfig(2, 2, 48, 1024, 128))  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy_are_taken_for_pythons() -> None:
+    model = ModelConfig(*(np.int64(n) for n in (2, 2, 48, 1024, 128)))  # type: ignore[arg-type]
+    extent = Extent.of(model, np.int32(120), np.int64(16))  # type: ignore[arg-type]
+    assert extent == EXTENT
+    run = RunSpec(
+        model,
+        parametrization("nugpt"),
+        Base.of(extent),
+        lr=0.01,
+        steps=np.int64(120),  # type: ignore[arg-type]
+        batch=np.uint8(16),  # type: ignore[arg-type]
+        data="d",
+        seed=np.int64(3),  # type: ignore[arg-type]
+        schedule=Schedule(warmup=np.int64(7)),  # type: ignore[arg-type]
+    )
+    plain = replace(
+        run, model=ModelConfig(2, 2, 48, 1024, 128), steps=120, batch=16, seed=3, schedule=Schedule(warmup=7)
+    )
+    assert json.dumps(run.to_dict()) == json.dumps(plain.to_dict())
+    assert run.hash == plain.hash
+
+
+@pytest.mark.parametrize("value", [np.int64(0), np.float64(2.0), np.True_, np.array([1, 2])])
+def test_what_is_no_whole_number_of_numpys_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"steps is .*, but must be a whole number of at least 1"):
+        replace(EXTENT, steps=value)
 
 
 def test_multipliers_name_roles_of_the_table() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,9 +45,12 @@ def test_any_number_of_layers_and_heads_is_a_preset(name: str, layers: int, head
         "paper-l2.5h2",
         "paper-l2h2\n",
         "lab-l2h2x",
+        3,
+        None,
+        ["tiny-l2h2"],
     ],
 )
-def test_another_spelling_is_refused_with_the_grammar(name: str) -> None:
+def test_another_spelling_is_refused_with_the_grammar(name: Any) -> None:
     with pytest.raises(ValueError, match="unknown preset") as refusal:
         preset(name)
     assert repr(name) in str(refusal.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import replace
 from fractions import Fraction
@@ -253,3 +254,11 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
         load_table(str(binary))
     with pytest.raises(ValueError, match="unknown parametrization 'mine'"):
         load_table("mine")
+
+
+def test_a_path_is_taken_as_its_text_and_what_is_neither_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('extends = "nugpt"\n', encoding="utf-8")
+    assert load_table(tmp_path / "mine.toml") == load_table(str(tmp_path / "mine.toml"))
+    for wrong in (3, None, ["nugpt"]):
+        with pytest.raises(ValueError, match=rf"^unknown parametrization {re.escape(repr(wrong))}, known are ngpt"):
+            load_table(wrong)  # type: ignore[arg-type]

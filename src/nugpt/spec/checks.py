@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -28,8 +29,25 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
+def plain(value: Any) -> Any:
+    """A whole number of another library's, as numpy's, as Python's own, which records can hold; the rest as it is."""
+    if isinstance(value, int) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # numpy's truth values, and arrays of several numbers
+        return value
+
+
+def make_plain(one: Any, *names: str) -> None:
+    """Give these fields of a frozen value that is being made as Python's own whole numbers."""
+    for name in names:
+        object.__setattr__(one, name, plain(getattr(one, name)))
+
+
 def whole(value: Any, where: str, least: int = 1) -> int:
     """A whole number of at least `least`."""
+    value = plain(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{where} is {shown(value)}, but must be a whole number of at least {least}")
     return value

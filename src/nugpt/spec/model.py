@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from nugpt.spec.checks import whole
+from nugpt.spec.checks import make_plain, whole
 from nugpt.spec.roles import NORMALIZED, PRENORM, Roles
 
 ARCHITECTURES: dict[str, Roles] = {
@@ -32,7 +32,9 @@ class ModelConfig:
     architecture: str = "normalized"
 
     def __post_init__(self) -> None:
-        for name in ("n_layers", "n_heads", "head_dim", "vocab_size", "seq_len", "n_kv_heads", "d_mlp"):
+        whole_numbers = ("n_layers", "n_heads", "head_dim", "vocab_size", "seq_len", "n_kv_heads", "d_mlp")
+        make_plain(self, *whole_numbers)
+        for name in whole_numbers:
             value = getattr(self, name)
             least = 0 if name in ("n_kv_heads", "d_mlp") else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -252,7 +252,7 @@ PAPER_TABLES = ("ngpt", "depth-mup", "completep", "nugpt", "nugpt-full-align")
 
 def parametrization(name: str) -> Parametrization:
     """The table of this name."""
-    if name not in TABLES:
+    if not isinstance(name, str) or name not in TABLES:
         raise ValueError(f"unknown parametrization {name!r}, known are {', '.join(TABLES)}, or a path ending in .toml")
     return TABLES[name]
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from nugpt.spec.checks import make_plain
 from nugpt.spec.model import ModelConfig, flops_per_token
 from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.resolve import Base, Extent, Resolved, resolve
@@ -34,6 +35,7 @@ class Start:
             raise ValueError(f"start is {self.kind!r}, but must be one of {', '.join(START_KINDS)}")
         if not isinstance(self.hash, str) or not self.hash:
             raise ValueError(f"start's hash is {self.hash!r}, but must be the hash of a checkpoint")
+        make_plain(self, "step")
         if not isinstance(self.step, int) or isinstance(self.step, bool) or self.step < 0:
             raise ValueError(f"start's step is {self.step!r}, but must be a whole number of at least 0")
         if self.kind == "weights" and self.step:
@@ -62,6 +64,7 @@ class RunSpec:
     start: Start | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self, "steps", "batch", "validations", "val_windows", "seed")
         for name in ("steps", "batch", "validations", "val_windows"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

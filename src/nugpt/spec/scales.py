@@ -104,14 +104,14 @@ _PRESET = re.compile(r"(?P<scale>[a-z]+)-l(?P<layers>\d+)h(?P<heads>\d+)")
 
 def scale_named(name: str) -> Scale:
     """The scale of this name."""
-    if name not in SCALES:
+    if not isinstance(name, str) or name not in SCALES:
         raise ValueError(f"unknown scale {name!r}, known are {', '.join(SCALES)}")
     return SCALES[name]
 
 
 def preset(name: str) -> tuple[Scale, ModelConfig]:
     """The scale and model of a preset: SCALE-lLAYERShHEADS, any number of either."""
-    match = _PRESET.fullmatch(name)
+    match = _PRESET.fullmatch(name) if isinstance(name, str) else None
     if not match or match["scale"] not in SCALES:
         known = ", ".join(SCALES)
         raise ValueError(

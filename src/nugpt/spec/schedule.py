@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nugpt.spec.checks import is_number
+from nugpt.spec.checks import is_number, make_plain
 
 KINDS = ("cosine", "linear", "constant", "wsd")
 
@@ -23,6 +23,7 @@ class Schedule:
             raise ValueError(f"schedule is {self.kind!r}, but must be one of {', '.join(KINDS)}")
         if not is_number(self.final) or not 0 <= self.final <= 1:
             raise ValueError(f"schedule's final is {self.final!r}, but must be a share of the peak from 0 to 1")
+        make_plain(self, "warmup")
         if not isinstance(self.warmup, int) or isinstance(self.warmup, bool) or self.warmup < 0:
             raise ValueError(f"schedule's warmup is {self.warmup!r}, but must be a whole number of steps, at least 0")
         if not is_number(self.decay) or not 0 < self.decay <= 1:

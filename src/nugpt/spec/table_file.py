@@ -17,9 +17,10 @@ _EXPONENTS = tuple(f.name for f in fields(Power) if f.name != "coefficient")
 _ROW_KEYS = tuple(f.name for f in fields(Row))
 
 
-def load_table(name_or_path: str) -> Parametrization:
+def load_table(name_or_path: str | Path) -> Parametrization:
     """A built-in table by name, or a user's own by the path of its TOML file."""
-    if not name_or_path.endswith(".toml"):
+    name_or_path = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
+    if not isinstance(name_or_path, str) or not name_or_path.endswith(".toml"):
         return parametrization(name_or_path)
     path = Path(name_or_path)
     if path.is_dir():
