@@ -97,8 +97,9 @@ def test_a_full_disk_is_an_error_and_the_work_goes_on_later(source: Path, tmp_pa
     def without_room() -> None:
         # A limit on the size of a file fails a write as a full disk does. Shards have eighty thousand bytes.
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match="File too large") as refusal:
             run(tmp_path / "out")
+        assert refusal.value.filename == str(tmp_path / "out" / "train-00000.bin")
 
     assert in_child(without_room) == 0
     assert shards(tmp_path / "out") == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -354,4 +355,17 @@ def test_an_export_that_fails_leaves_nothing_behind(
     monkeypatch.setattr("nugpt.export.write.model_card", fail)
     with pytest.raises(OSError, match="disk full"):
         write_folder(tmp_path / "out", runs["bytes_run"].directory, runs["bytes_run"].checkpoint)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_of_the_folder_that_was_asked_for(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("nugpt.export.write.sync_file", full)
+    with pytest.raises(OSError, match="No space left") as refusal:
+        write_folder(tmp_path / "out", runs["bytes_run"].directory, runs["bytes_run"].checkpoint)
+    assert refusal.value.filename == str(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -23,10 +23,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(f"nugpt.store.atomic.os.{failing}", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as refusal:
         write_bytes(path, b"new")
+    assert refusal.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "record.json"
+    with pytest.raises(FileNotFoundError) as refusal:
+        write_bytes(path, b"new")
+    assert str(refusal.value) == f"[Errno 2] No such file or directory: '{path}'"
 
 
 def test_what_was_written_is_read_back_and_replaces_what_was_there(tmp_path: Path) -> None:

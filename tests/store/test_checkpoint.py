@@ -172,8 +172,9 @@ def test_on_a_full_disk_the_old_ones_stay(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(failing, full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as refusal:
         save(tmp_path, 20)
+    assert refusal.value.filename == str(tmp_path / "step-000000020")
     assert names(tmp_path) == ["step-000000010"]
     check(latest_checkpoint(tmp_path), 10)
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from nugpt.spec.checks import written_as
+
 FORMAT = "nugpt-data"
 VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -248,11 +250,12 @@ def _one_of(value: Any, allowed: tuple[str, ...]) -> str:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a small file so that its name only ever stands for the whole of it."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    publish(temporary, path)
+    with written_as(path):
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        publish(temporary, path)
 
 
 def publish(temporary: Path, path: Path) -> None:

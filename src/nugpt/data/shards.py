@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nugpt.data.manifest import Counts, Shard, publish
+from nugpt.spec.checks import written_as
 
 # One record per document: where it ends, in tokens of its shard, and its source's place in the manifest.
 DOCUMENT = np.dtype([("end", "<u8"), ("source", "<u4")])
@@ -20,7 +21,8 @@ class ShardWriter:
     def __init__(self, directory: Path, work: Path, name: str) -> None:
         self.directory, self.name, self.counts = directory, name, Counts()
         self._temporary = [work / f"{name}.bin", work / f"{name}.docs"]
-        self._files = [path.open("wb") for path in self._temporary]
+        with written_as(directory / self._temporary[0].name):
+            self._files = [path.open("wb") for path in self._temporary]
         self._hashes = [hashlib.sha256(), hashlib.sha256()]
 
     def add(
@@ -31,16 +33,18 @@ class ShardWriter:
         records["end"] = self.counts.tokens + np.cumsum(lengths)
         records["source"] = sources
         for file, checksum, data in zip(self._files, self._hashes, (tokens.tobytes(), records.tobytes()), strict=True):
-            file.write(data)
+            with written_as(self.directory / Path(file.name).name):
+                file.write(data)
             checksum.update(data)
         self.counts += Counts(len(lengths), len(tokens), utf8_bytes)
 
     def close(self) -> Shard | None:
         """Sync the files and give them their final names, or return None where there was nothing to write."""
         for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
+            with written_as(self.directory / Path(file.name).name):
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
         for path in self._temporary:
             if self.counts.documents:
                 publish(path, self.directory / path.name)

@@ -18,6 +18,7 @@ from nugpt.export.folder import (
 )
 from nugpt.export.inline import MODELING_FILE, modeling_code
 from nugpt.export.tokenizer import tokenizer_config, tokenizer_json
+from nugpt.spec.checks import written_as
 from nugpt.spec.run import RunSpec
 from nugpt.store import Checkpoint, RunDirectory
 from nugpt.store.atomic import sync_directory, sync_file, write_json
@@ -68,7 +69,8 @@ def write_folder(out: Path, directory: RunDirectory, checkpoint: Checkpoint, lic
         raise OSError(f"cannot write {out}: {error}") from None
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        with written_as(out):
+            raise
 
 
 def _tokenizer(directory: RunDirectory, spec: RunSpec) -> Tokenizer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,17 @@ def folder(path: Path, where: str) -> None:
     if there == path:
         raise ValueError(f"{where} is {str(path)!r}, which is a file, but must be a directory")
     raise ValueError(f"{where} is {str(path)!r}, but {str(there)!r} is a file, and must be a directory")
+
+
+@contextmanager
+def written_as(path: Path) -> Iterator[None]:
+    """What goes wrong with a file under a temporary name is said of the file that it is to become."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # one of ours, in words
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # of the class that the number has
 
 
 def new_file(path: Path) -> None:

@@ -10,16 +10,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from nugpt.spec.checks import written_as
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, force it to disk, and give it its name."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with written_as(path):
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()

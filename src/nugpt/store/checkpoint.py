@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nugpt.spec.checks import written_as
 from nugpt.spec.model import ModelConfig, parameter_shapes
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, sync_directory, sync_file, write_json
@@ -73,7 +74,8 @@ def save_checkpoint(
         raise OSError(f"cannot write the checkpoint {final}: {error}") from None
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        with written_as(final):
+            raise
     if keep is None:
         return final
     # One of a later step is spoiled, or lies beyond where the run went back to: it must not push out a good one.
