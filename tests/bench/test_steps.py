@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nugpt.bench import steps, timing
+from nugpt.bench import kernels, steps, timing
 from nugpt.bench.steps import Shape, bench_pair, host_shapes, lab_shapes, paper_shapes
 from nugpt.bench.timing import ceilings, environment, timed
 from nugpt.engines.lab import device
@@ -125,6 +126,46 @@ def test_a_model_that_does_not_fit_is_named_and_the_rest_is_timed(monkeypatch: p
     assert "against_plain" not in large[0]
     assert said[1].endswith("plain does not fit")
     assert held == [0, 1, 0, 1, 0, 0, 0, 1]  # nothing is left of a pair, or of a model that did not fit
+
+
+def test_a_model_that_fails_is_named_and_the_rest_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(steps.Trained):
+        def __init__(self, shape: Shape, *rest: Any) -> None:
+            if shape.name == "odd" and shape.model.architecture == "prenorm":
+                raise RuntimeError("no kernel\nfor it")
+            super().__init__(shape, *rest)
+
+    monkeypatch.setattr(steps, "Trained", Failing)
+    said: list[str] = []
+    pairs = [pair_of(name) for name in ("first", "odd", "last")]
+    first, odd, last = bench_pair(pairs, CPU, Options(device="cpu"), 1, said.append)
+    assert [row["ms"]["runs"] for row in (*first, odd[0], *last)] == [1] * 5
+    assert not any("failed" in row for row in (*first, odd[0], *last))
+    assert odd[1]["failed"] == "RuntimeError: no kernel for it"
+    assert "in __init__" in odd[1]["traceback"]
+    assert "ms" not in odd[1]
+    assert said[1].endswith("plain failed")
+
+
+def test_two_models_that_fail_only_together_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_timed_together", lambda *_: (_ for _ in ()).throw(RuntimeError("both")))
+    ((ours, plain),) = bench_pair([pair_of("s")], CPU, Options(device="cpu"), 1)
+    assert ours["failed"] == plain["failed"] == "RuntimeError: both"
+    assert [ours["ms"]["runs"], plain["ms"]["runs"]] == [1, 1]
+
+
+def test_a_shape_at_which_a_kernel_fails_is_named_and_the_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(shape: Shape, *_: object) -> Iterator[dict[str, Any]]:
+        yield {"kernel": "first", "shape": shape.name}
+        if shape.name == "odd":
+            raise RuntimeError("no kernel for it")
+
+    monkeypatch.setattr(kernels, "_rows", rows)
+    shapes = [pair_of(name)[0] for name in ("odd", "last")]
+    odd, last = kernels.bench_kernels(CPU, 1.0, 1, shapes=shapes)
+    assert [row.get("kernel") for row in (*odd, *last)] == ["first", None, "first"]
+    assert odd[1]["failed"] == "RuntimeError: no kernel for it"
+    assert odd[1]["shape"] == kernels._label(shapes[0])
 
 
 @pytest.mark.parametrize("shapes", [paper_shapes, lab_shapes, host_shapes])

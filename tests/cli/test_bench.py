@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from nugpt.bench import data, steps, timing
+from nugpt.bench import data, profile, steps, timing
 from nugpt.bench.floor import counts, floor_ms
 from nugpt.cli.bench import INSTEAD, Bench, Section, _show
 from nugpt.cli.data import SECTIONS
@@ -94,6 +94,40 @@ def test_a_shape_that_does_not_fit_is_named_and_leaves_the_others(
     assert "small: νGPT runs at" in printed
     assert "cpu, large νGPT: the device has too little memory" in printed
     assert [row["shape"] for row in json.loads(out.read_text())["cpu"]] == ["small", "small", "large", "large"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_shape_that_fails_is_named_with_its_error_and_leaves_the_others(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = steps.host_shapes
+
+    class Failing(steps.Trained):
+        def __init__(self, shape: steps.Shape, *rest: Any) -> None:
+            if shape.name == "odd":
+                raise RuntimeError("no kernel for it\n  at all")
+            super().__init__(shape, *rest)
+
+    monkeypatch.setattr(steps, "host_shapes", lambda of: [replace(shapes(of)[0], name="odd"), *shapes(of)])
+    monkeypatch.setattr(steps, "Trained", Failing)
+    monkeypatch.setattr(profile, "Trained", Failing)
+    out = tmp_path / "bench.json"
+    more = ["--json"] if as_json else []
+    assert main(["bench", "lab", "--device", "cpu", "--runs", "1", "--profile", "--out", str(out), *more]) == 1
+    shown = capsys.readouterr()
+    errors = [line for line in shown.err.splitlines() if line.startswith("nugpt: error: ")]
+    assert errors == [
+        f"nugpt: error: {of}, odd {model}: RuntimeError: no kernel for it at all"
+        for of in ("cpu", "profile of cpu")
+        for model in ("νGPT", "plain")
+    ]
+    found = json.loads(out.read_text())
+    for section in ("cpu", "profile"):
+        assert [(row["shape"], "failed" in row, "ms" in row) for row in found[section]] == [
+            *[("odd", True, False)] * 2,
+            *[("small", False, True)] * 2,
+        ]
+    assert json.loads(shown.out) == found if as_json else "small: νGPT runs at" in shown.out
 
 
 def test_what_was_measured_before_a_failure_is_kept(

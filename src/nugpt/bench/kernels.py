@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nugpt.bench.floor import BYTES, LOW, embedding_bytes
-from nugpt.bench.steps import TOO_LITTLE, Shape, lab_shapes, paper_shapes
+from nugpt.bench.steps import TOO_LITTLE, Shape, failure, lab_shapes, paper_shapes
 from nugpt.bench.timing import Timing, timed_in_graph, timed_queued
 from nugpt.core import sphere
 from nugpt.core.baseline import RMS_EPS
@@ -392,7 +392,7 @@ def bench_kernels(
 ) -> Iterator[list[dict[str, Any]]]:
     """Every operation at large shapes and at sweeps', beside its plain twin; if `compiled`, also as inductor has it.
 
-    Shape by shape; one at which something does not fit ends with a row that says so.
+    Shape by shape; one at which something does not fit, or fails, ends with a row that says so.
     """
     for shape in shapes or kernel_shapes():
         rows: list[dict[str, Any]] = []
@@ -401,6 +401,8 @@ def bench_kernels(
                 rows.append(row)
         except torch.OutOfMemoryError:
             rows.append({"shape": _label(shape), "not_run": TOO_LITTLE})
+        except Exception as error:  # whatever it is, the other shapes are timed
+            rows.append({"shape": _label(shape)} | failure(error))
         yield rows
 
 

@@ -6,13 +6,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from nugpt.bench.steps import TOO_LITTLE, Shape, Trained
+from nugpt.bench.steps import TOO_LITTLE, Shape, Trained, failure
 from nugpt.engines.lab.options import Options
 
 Times = Iterable[tuple[str, float]]  # a kernel's or operator's name, and microseconds
@@ -105,7 +104,7 @@ def profile_pairs(
 
 def _row(shape: Shape, device: torch.device, options: Options, attention: str | None) -> dict[str, Any]:
     row = {"shape": shape.name, "architecture": shape.model.architecture, "steps": STEPS}
-    with suppress(torch.OutOfMemoryError):
+    try:
         times = watched(Trained(shape, device, options, attention).prepared(STEPS), device, STEPS)
         if not times:
             return row | {"not_run": "the profiler saw no kernel"}
@@ -113,7 +112,10 @@ def _row(shape: Shape, device: torch.device, options: Options, attention: str | 
         each = (by_kind if cuda else by_name)((name, us / STEPS) for name, us in times)
         row |= {"ms": each, "total_ms": sum(us for _, us in times) / 1e3 / STEPS}
         return row | {"uneven": uneven(times, STEPS) if cuda else []}  # a CPU's operators are added up already
-    return row | {"not_run": TOO_LITTLE}
+    except torch.OutOfMemoryError:
+        return row | {"not_run": TOO_LITTLE}
+    except Exception as error:  # whatever it is, the other shapes are watched
+        return row | failure(error)
 
 
 def watched(step: Callable[[], object], device: torch.device, steps: int) -> list[tuple[str, float]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from nugpt.data.zipf import Stream
 from nugpt.engines.lab.ensemble import Ensemble
 from nugpt.engines.lab.options import Options, why_not_fused
 from nugpt.spec import load_table
+from nugpt.spec.checks import one_line
 from nugpt.spec.model import ModelConfig, flops_per_token
 from nugpt.spec.resolve import Base, Extent
 from nugpt.spec.run import RunSpec
@@ -194,7 +195,7 @@ def bench_pair(
 ) -> Iterator[list[dict[str, Any]]]:
     """νGPT and the plain transformer of each shape, with the ratio of their speeds; `say` is told as it goes.
 
-    A model that does not fit has a row that says so, and the shapes after it are tried.
+    A model that does not fit, or fails, has a row that says so, and the shapes after it are tried.
     """
     for pair in shapes:
         ours, plain = rows = _timed_in_turn(*pair, runs, lambda shape: Trained(shape, device, options, attention))
@@ -205,15 +206,27 @@ def bench_pair(
 
 
 def _in_words(row: dict[str, Any]) -> str:
-    return f"{row['ms']['median']:.2f} ms" if "ms" in row else "does not fit"
+    return f"{row['ms']['median']:.2f} ms" if "ms" in row else "failed" if "failed" in row else "does not fit"
+
+
+def failure(error: Exception) -> dict[str, str]:
+    """What a row says of a model that failed: the error on one line, and where it came from."""
+    words = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
+    return {"failed": words, "traceback": "".join(traceback.format_exception(error))}
 
 
 def _timed_in_turn(ours: Shape, plain: Shape, runs: int, trained: Callable[[Shape], Trained]) -> list[dict[str, Any]]:
-    """Both rows: the two models in turn where both fit at once, else one after the other."""
-    # Suppressed rather than handled: what was made of a model that does not fit is gone before another is tried.
-    with suppress(torch.OutOfMemoryError):
+    """Both rows: the two models in turn where both fit at once, else one after the other, which tells who fails."""
+    together: dict[str, str] = {}
+    try:
         return _timed_together(ours, plain, runs, trained)
-    return [_timed_alone(shape, runs, trained) for shape in (ours, plain)]
+    except torch.OutOfMemoryError:
+        pass
+    except Exception as error:
+        together = failure(error)
+    # Not within what handles the error: what was made of a model that fails is gone before another is tried.
+    rows = [_timed_alone(shape, runs, trained) for shape in (ours, plain)]
+    return rows if any("failed" in row for row in rows) else [row | together for row in rows]
 
 
 def _timed_together(ours: Shape, plain: Shape, runs: int, trained: Callable[[Shape], Trained]) -> list[dict[str, Any]]:
@@ -227,10 +240,13 @@ def _timed_together(ours: Shape, plain: Shape, runs: int, trained: Callable[[Sha
 
 
 def _timed_alone(shape: Shape, runs: int, trained: Callable[[Shape], Trained]) -> dict[str, Any]:
-    """The row of a model, or where it does not fit even alone, one that says so."""
-    with suppress(torch.OutOfMemoryError):
+    """The row of a model, or where it does not fit even alone, or fails, one that says so."""
+    row = {"shape": shape.name, "architecture": shape.model.architecture, "replicas": shape.replicas}
+    try:
         model = trained(shape)
         model.time(runs)
         return model.row()
-    architecture = shape.model.architecture
-    return {"shape": shape.name, "architecture": architecture, "replicas": shape.replicas, "not_run": TOO_LITTLE}
+    except torch.OutOfMemoryError:
+        return row | {"not_run": TOO_LITTLE}
+    except Exception as error:  # whatever it is, the other shapes are timed
+        return row | failure(error)

@@ -22,7 +22,10 @@ INSTEAD = "there is no CUDA device: small shapes, a CPU's and not the paper's or
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure training steps, fused kernels and data, each against the ceiling or the twin measured in the same run."""
+    """Measure training steps, fused kernels and data, each against the ceiling or the twin measured in the same run.
+
+    A shape that fails is named, the others are measured, and the exit status is 1.
+    """
 
     sections: Annotated[tuple[Section, ...], tyro.conf.Positional] = ("paper", "lab", "kernels", "data")
     """paper (large shapes), lab (sweep shapes), kernels (each against its plain twin), data."""
@@ -73,7 +76,7 @@ class Bench:
         finally:  # what was measured before a failure is not lost with it
             if self.json:
                 print_json(result)
-        return 0
+        return 1 if any("failed" in row for rows in result.values() if isinstance(rows, list) for row in rows) else 0
 
     def _check_sections(self) -> None:
         """Refuse an option that no section asked for would heed."""
@@ -124,6 +127,7 @@ class Bench:
                 for rows in measured:
                     result[section] += rows
                     self._keep(result)
+                    _say_failed(section, rows)
             self._keep(result)
             if not self.json:
                 _show(section, result[section])
@@ -140,6 +144,7 @@ class Bench:
                 for rows in profile_pairs(_pairs(section), device, options, self.attention):
                     result["profile"] += [{"section": section} | row for row in rows]
                     self._keep(result)
+                    _say_failed(f"profile of {section}", rows)
                     if not self.json:
                         _show_profile(section, rows)
 
@@ -202,13 +207,24 @@ def _show(section: str, found: Any) -> None:
         else:
             print_rates(section, found)
         return
-    rows = [row for row in found if "not_run" not in row]
+    rows = [row for row in found if "ms" in row]
     if rows:
         (_show_kernels if section == "kernels" else _show_steps)(section, rows)
     for row in found:
         if "not_run" in row:
-            model = f" {MODELS[row['architecture']]}" if "architecture" in row else ""
-            print(f"{section}, {row['shape']}{model}: {row['not_run']}")
+            print(f"{section}, {_of(row)}: {row['not_run']}")
+
+
+def _of(row: dict[str, Any]) -> str:
+    """Shape and model of a row; of kernels the shape."""
+    return f"{row['shape']} {MODELS[row['architecture']]}" if "architecture" in row else str(row["shape"])
+
+
+def _say_failed(section: str, rows: list[dict[str, Any]]) -> None:
+    """A line for each shape that failed, whatever else is printed."""
+    for row in rows:
+        if "failed" in row:
+            print(f"nugpt: error: {section}, {_of(row)}: {row['failed']}", file=sys.stderr, flush=True)
 
 
 MODELS = {"normalized": "νGPT", "prenorm": "plain"}
@@ -276,11 +292,11 @@ def _show_profile(section: str, rows: list[dict[str, Any]]) -> None:
     if found:
         print_table(columns, lines, right=list(range(1, len(columns))))
     for row in rows:
-        of = f"{section}, {row['shape']} {MODELS[row['architecture']]}"
         if "not_run" in row:
-            print(f"{of}: {row['not_run']}")
-        elif row["uneven"]:
-            print(f"{of}: {len(row['uneven'])} kernels were not seen in every step, so that these sums are wrong")
+            print(f"{section}, {_of(row)}: {row['not_run']}")
+        elif row.get("uneven"):
+            unseen = f"{len(row['uneven'])} kernels were not seen in every step, so that these sums are wrong"
+            print(f"{section}, {_of(row)}: {unseen}")
 
 
 def _spread(ms: dict[str, float]) -> str:
