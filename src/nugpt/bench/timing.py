@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import nugpt
-from nugpt.engines.lab.device import STEPS_AHEAD, Ahead, cpu_name, device_name
+from nugpt.engines.lab.device import STEPS_AHEAD, Ahead, captured, cpu_name, device_name
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,7 @@ def timed_in_graph(work: Callable[[], object], device: torch.device, runs: int =
         return timed(work, device, runs)
     for _ in range(2):  # compiled, and every library has its workspace
         work()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with captured() as graph:
         for _ in range(TOGETHER):
             work()
     return _each(timed(graph.replay, device, runs))

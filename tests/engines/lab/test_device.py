@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
+from nugpt.engines.lab import device
 from nugpt.engines.lab.device import STEPS_AHEAD, Ahead, cpu_name, device_name
 
 
@@ -52,3 +55,58 @@ def test_python_waits_for_the_step_so_many_before(monkeypatch: pytest.MonkeyPatc
     assert waited == [0, 1, 2]
     Ahead(torch.device("cpu")).step()
     assert len(queued) == STEPS_AHEAD + 3
+
+
+class Stream:
+    """The current stream, as torch keeps it, with a capture that ends well or not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+        self.current, self.ends = "the user's", ends
+        self.modes: list[str] = []
+        self.reset: list[object] = []
+        stream = self
+
+        class Graph:
+            def reset(self) -> None:
+                stream.reset.append(self)
+
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "stream", self.on)
+        monkeypatch.setattr(torch.cuda, "graph", self.capture)
+        monkeypatch.setattr(device, "_BROKEN", [])
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        before, self.current = self.current, name
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextmanager
+    def capture(self, graph: object, capture_error_mode: str) -> Iterator[None]:
+        self.modes.append(capture_error_mode)
+        before, self.current = self.current, "the capture's"
+        try:
+            yield
+        finally:
+            if not self.ends:  # as torch.cuda.graph leaves it
+                raise RuntimeError("operation failed due to a previous error during capture")
+            self.current = before
+
+
+def test_a_capture_that_ends_gives_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(monkeypatch, ends=True)
+    with device.captured("thread_local") as graph:
+        assert stream.current == "the capture's"
+    assert (stream.current, stream.modes, stream.reset) == ("the user's", ["thread_local"], [])
+    assert isinstance(graph, torch.cuda.CUDAGraph)
+
+
+def test_a_capture_that_fails_leaves_the_stream_that_was_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(monkeypatch, ends=False)
+    with pytest.raises(RuntimeError, match="previous error"), device.captured() as graph:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert stream.current == "the user's"
+    assert stream.reset == device._BROKEN == [graph]

@@ -1,10 +1,12 @@
-"""The device in words, for the record; and how far Python may run ahead of it."""
+"""The device in words, for the record; how far Python may run ahead of it; and what it does as one CUDA graph."""
 
 from __future__ import annotations
 
 import platform
 import re
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +14,23 @@ import torch
 
 # A GPU that has so many steps to do is never idle; what is queued beyond them holds memory and makes a signal wait.
 STEPS_AHEAD = 4
+
+# The allocator goes on asking a graph whose capture did not end whether memory is for it: such a one must not go.
+_BROKEN: list[torch.cuda.CUDAGraph] = []
+
+
+@contextmanager
+def captured(error_mode: str = "global") -> Iterator[torch.cuda.CUDAGraph]:
+    """A graph of what is done within, which is not run; if that fails, the device is as before, and it is of no use."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        # The outer one puts the stream back: a capture that could not end leaves its own the current one.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, capture_error_mode=error_mode):
+            yield graph
+    except RuntimeError:
+        graph.reset()
+        _BROKEN.append(graph)
+        raise
 
 
 class Ahead:

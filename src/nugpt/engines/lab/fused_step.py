@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nugpt.engines.lab.device import captured
 from nugpt.engines.lab.fused import PROGRAMS, Gradients, Updates
 from nugpt.kernels.fused.adam import Course
 from nugpt.kernels.fused.launch import compiling
@@ -87,8 +88,7 @@ class FusedStep:
         elif self.device.type != "cuda" or self._taken < EAGER_STEPS:
             self._run(state, judge)
         else:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with captured() as graph:
                 self._run(state, judge)
             self._graph = graph  # only now: one whose capture failed must never be replayed
             self._graph.replay()  # capturing ran nothing

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nugpt.engines.lab.device import captured
 from nugpt.kernels.cross_entropy import CHUNK_LOGITS
 from nugpt.measure.decoder import DecoderAlignment, Measurement, Parameters
 from nugpt.spec.model import ModelConfig, parameter_shapes, total_parameters
@@ -22,9 +23,6 @@ SMALL_PART = 0.1  # of the device's free memory
 Replay = Callable[[], None]
 # From what makes a tensor on the device of fixed buffers, to what makes it again in place, and that tensor.
 Record = Callable[[Callable[[], Tensor]], tuple[Replay, Tensor]]
-
-# The allocator goes on asking a graph whose capture did not end whether memory is for it: such a one must not go.
-_BROKEN: list[Any] = []
 
 
 class RecordedAlignment:
@@ -90,16 +88,9 @@ def recorded_bytes(config: ModelConfig, tokens: int) -> int:
 
 def recorded_graph(run: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
     """What `run` does as a CUDA graph of its own, and the tensor that every replay fills; nothing is run."""
-    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-    try:
-        # Only what this thread does can spoil the capture, or be spoiled by it: a user's other threads are none of it.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            numbers = run()
-    except RuntimeError:
-        torch.cuda.set_stream(before)  # a capture that could not end leaves its own
-        graph.reset()
-        _BROKEN.append(graph)
-        raise
+    # Only what this thread does can spoil the capture, or be spoiled by it: a user's other threads are none of it.
+    with captured("thread_local") as graph:
+        numbers = run()
     return graph.replay, numbers
 
 
