@@ -338,13 +338,18 @@ def test_an_option_for_sbatch_is_one_word(option: str) -> None:
         SlurmOptions(extra=(option,))
 
 
-def run_script(tmp_path: Path, worker: str, *signals: signal.Signals) -> tuple[int, str]:
-    """Run the array's script with another worker and a scontrol that only notes what it was asked."""
+def run_script(tmp_path: Path, worker: str, *signals: signal.Signals, early: str = "") -> tuple[int, str]:
+    """Run the array's script with another worker and a scontrol that only notes what it was asked.
+
+    `early` is done by the script itself, just before it starts the worker.
+    """
     programs = tmp_path / "bin"
     programs.mkdir(exist_ok=True)
     (programs / "scontrol").write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/scontrol\n')
     (programs / "scontrol").chmod(0o755)
-    (tmp_path / "array.sh").write_text(batch_script(tmp_path, ["bash", "-c", worker], SlurmOptions()))
+    script = batch_script(tmp_path, ["bash", "-c", worker], SlurmOptions())
+    assert script.count("\nbash -c ") == 1
+    (tmp_path / "array.sh").write_text(script.replace("\nbash -c ", f"\n{early}\nbash -c "))
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"} | {
         "SLURM_ARRAY_JOB_ID": "17",
         "SLURM_ARRAY_TASK_ID": "3",
@@ -376,3 +381,13 @@ def test_a_signal_reaches_the_worker_and_a_notice_has_the_task_queued_again(
 ) -> None:
     worker = SAVES.format(status=status, name=number.name.removeprefix("SIG"))
     assert run_script(tmp_path, worker, number) == (status, requeued)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "requeued"), [("USR1", 138, "requeue 17_3\n"), ("TERM", 143, "")], ids=["notice", "cancelled"]
+)
+def test_a_signal_before_there_is_a_worker_is_kept_for_it(
+    tmp_path: Path, name: str, status: int, requeued: str
+) -> None:
+    # It reaches the worker before that has begun to listen, and ends it: the status is the signal's own.
+    assert run_script(tmp_path, "exec sleep 60", early=f"kill -{name} $$") == (status, requeued)
