@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nugpt.core.baseline import Baseline
 from nugpt.core.decoder import Decoder
+from nugpt.core.names import own_name
 from nugpt.core.sphere import retract_tensor_
 from nugpt.core.transformer import Transformer
 from nugpt.spec.model import ModelConfig
@@ -41,7 +42,20 @@ def gains(model: Decoder | type[Decoder], resolved: Resolved, device: str | torc
 def initialize_(model: nn.Module, seed: int, resolved: Resolved, roles: Roles) -> None:
     """Give every parameter its initial value, in place."""
     for name, parameter in model.named_parameters():
-        parameter.copy_(initial_value(name, tuple(parameter.shape), seed, resolved, roles))
+        if parameter.is_meta:
+            raise ValueError(f"parameter {name!r} has no memory for its value: call model.to_empty(device=...) before")
+        value = initial_value(own_name(name, roles), tuple(parameter.shape), seed, resolved, roles)
+        parameter.copy_(_laid_out(value, parameter))
+
+
+def _laid_out(value: Tensor, like: Tensor) -> Tensor:
+    """The value as `like` is spread over ranks, where it is: each rank cuts its part out of the whole."""
+    if not hasattr(like, "placements"):  # no DTensor, whose module takes a while to load
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def initial_value(name: str, shape: tuple[int, ...], seed: int, resolved: Resolved, roles: Roles) -> Tensor:
