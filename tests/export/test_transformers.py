@@ -152,6 +152,20 @@ def test_gradients_reach_every_parameter(folders: dict[str, Path]) -> None:
         assert all(float(p.grad.abs().sum()) > 0 for p in model.parameters())
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradients_of_recomputed_activations_are_the_same(folders: dict[str, Path], reentrant: bool) -> None:
+    tokens = torch.tensor([[5, 9, 200, 31, 7], [8, 8, 1, 2, 3]])
+    whole, again = (load(folders["bytes_run"]).train() for _ in range(2))
+    again.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    runs_of_a_block = []
+    again.blocks[0].attention.register_forward_hook(lambda *_: runs_of_a_block.append(1))
+    for model in (whole, again):
+        model(tokens, labels=tokens).loss.backward()
+    assert len(runs_of_a_block) == 2  # forward, and once more on the way back
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter.grad, whole.get_parameter(name).grad), name
+
+
 @torch.no_grad()
 def test_eager_gives_attention_weights_and_sdpa_says_that_it_does_not(folders: dict[str, Path]) -> None:
     tokens = torch.tensor([[5, 9, 200, 31, 7]])
@@ -302,9 +316,17 @@ def test_the_code_that_the_card_and_the_documentation_show_runs(
     pages = {tmp_path / "mymodel" / "README.md": "python", ROOT / "docs" / "export.md": "py"}
     for page, language in pages.items():
         shown = [block.text.replace('"PATH"', '"mymodel"') for block in blocks(page) if block.language == language]
-        assert len(shown) == 1
-        exec(compile(shown[0], str(page), "exec"), {})
+        names: dict[str, Any] = {}
+        for block in shown:
+            exec(compile(block, str(page), "exec"), names)
         assert capsys.readouterr().out.startswith("['")
+    trained = load(tmp_path / "tuned" / "checkpoint-4")  # what the documentation fine-tunes, on the sphere to the end
+    before = load(tmp_path / "mymodel")
+    for name, parameter in trained.named_parameters():
+        assert not torch.equal(parameter, before.get_parameter(name)), name
+        if (axis := NORMALIZED(name).axis) is not None:
+            lengths = parameter.norm(dim=axis)
+            torch.testing.assert_close(lengths, torch.ones_like(lengths), rtol=0, atol=1e-6)
 
 
 # --- saved again

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import can_return_tuple
@@ -169,7 +170,7 @@ class NuGPTMLP(nn.Module):
         return self.W_oMLP(functional.silu(nu) * u)
 
 
-class NuGPTBlock(nn.Module):
+class NuGPTBlock(GradientCheckpointingLayer):
     """Attention, LERP, MLP, LERP."""
 
     def __init__(self, config: NuGPTConfig, layer_idx: int) -> None:
@@ -196,6 +197,7 @@ class NuGPTForCausalLM(PreTrainedModel, GenerationMixin):
     _no_split_modules = ["NuGPTBlock"]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
     _keep_in_fp32_modules_strict = ["E_in", *GAINS]
 
     def __init__(self, config: NuGPTConfig) -> None:
