@@ -286,6 +286,8 @@ def test_a_spoiled_folder_is_one_line(
         (["export", "hf", "LONE", "OUT"], "lies in no run's directory"),
         (["export", "hf", "FOLDER", "OUT"], "is an exported folder already"),
         (["export", "hf", "TAKEN", "OUT"], "is neither a run's directory nor a checkpoint's"),
+        (["export", "hf", "DCP", "OUT"], "is a checkpoint of many devices: `nugpt convert` makes"),
+        (["train", "--start-from", "FOLDER"], "is an exported folder: `nugpt import hf` makes a run of it"),
         (["generate", "TAKEN"], "is neither a run's directory nor a checkpoint's"),
         (["export", "hf", "EMPTY", "OUT"], "has no checkpoint to export"),
         (["import", "hf", "nowhere"], "nowhere is no exported model"),
@@ -302,11 +304,13 @@ def test_a_mistake_is_one_line_and_status_two(
     (tmp_path / "checkpoints" / NEWEST).mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     shutil.copy(run.directory.path / "spec.json", tmp_path / "empty")
+    (tmp_path / "empty" / "dcp" / "step-7").mkdir(parents=True)
     places = {
         "RUN": run.directory.path,
         "CHECKPOINT": run.directory.checkpoints / NEWEST,
         "LONE": tmp_path / "checkpoints" / NEWEST,
         "EMPTY": tmp_path / "empty",
+        "DCP": tmp_path / "empty" / "dcp" / "step-7",
         "OUT": tmp_path / "out",
         "TAKEN": tmp_path / "taken",
         "FOLDER": exported,

@@ -86,6 +86,7 @@ class Train:
 
     def _given(self) -> tuple[Checkpoint | None, RunDirectory | None]:
         """The checkpoint to start from, a checkpoint's directory or a run's newest, and the directory of its run."""
+        from nugpt.cli.trained import is_folder
         from nugpt.store import RunDirectory, Store, latest_checkpoint, load_checkpoint
 
         if self.start_from and self.extend:
@@ -97,6 +98,8 @@ class Train:
             return None, None
         if (Path(name) / "state.json").is_file():
             return load_checkpoint(Path(name)), RunDirectory(Path(name).resolve().parent.parent)
+        if is_folder(name):
+            raise ValueError(f"{name} is an exported folder: `nugpt import hf` makes a run of it to start from")
         begun = Store(self.store).find(name)
         found = latest_checkpoint(begun.checkpoints)
         if found is None:

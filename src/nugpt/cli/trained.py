@@ -27,6 +27,10 @@ def find_checkpoint(name: str, store: Path, checkpoint: str | None) -> tuple[Run
     except ValueError:
         if not name or not path.exists():
             raise
+        if path.parent.name == "dcp" and (path.parent.parent / "spec.json").is_file():
+            raise ValueError(
+                f"{name} is a checkpoint of many devices: `nugpt convert` makes one of it that can be used here"
+            ) from None
         what = "an exported folder already" if is_folder(name) else "neither a run's directory nor a checkpoint's"
         raise ValueError(f"{name} is {what}, and no run in {store} begins so") from None
 
