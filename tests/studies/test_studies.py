@@ -706,7 +706,7 @@ def test_on_the_base_every_table_is_the_same_model_but_for_its_default_multiplie
             if table.family == "normalized":
                 found = replace(spec, table=table, multipliers=given, steps=SCALES[scale].base_steps).resolved()
                 numbers.append((found.rows, found.gains, found.lr_base))
-        assert len(numbers) == 5
+        assert len(numbers) >= 5  # the paper's, and whichever were added
         for other in numbers[1:]:
             assert other[2] == pytest.approx(numbers[0][2])
             for role, row in other[0].items():
