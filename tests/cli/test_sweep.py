@@ -250,6 +250,10 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--titan", "2", "--stop-hopeless"], "with --titan none is: leave out --stop-hopeless"),
         (["--titan", "2", "--replicas", "4"], "replicas is 4, but with --titan"),
         (["--titan", "2", "--workers", "2"], "workers is 2, but with --titan"),
+        (
+            ["--titan", "8", "--executor", "slurm", "--gpus-per-task", "4"],
+            "gpus_per_task is 4, but with --titan 8 a task needs one per process",
+        ),
         (["--titan", "2", "--devices", "cpu", "cpu"], "devices is 'cpu cpu', but with --titan must be cpu or cuda"),
         (
             ["--titan", "2", "--kernels", "fused", "--compile", "True"],
