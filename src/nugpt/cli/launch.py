@@ -78,7 +78,7 @@ class Execution:
     sbatch: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """slurm: further options, each one word, as often as needed: --sbatch=--qos=long."""
     no_requeue: bool = False
-    """slurm: do not queue a preempted task again."""
+    """slurm: queue no task again, neither a preempted one nor one at its time limit."""
     detach: bool = False
     """slurm: submit and leave; the same command again shows or heals the plan."""
 

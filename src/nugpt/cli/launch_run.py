@@ -72,7 +72,7 @@ class Launch:
     sbatch: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """slurm: further options, each one word, as often as needed: --sbatch=--qos=long."""
     no_requeue: bool = False
-    """slurm: do not queue a preempted job again."""
+    """slurm: do not queue the job again, neither when it was preempted nor at its time limit."""
     notice: int = 300
     """slurm: seconds before the time limit at which the run is told to save."""
 
