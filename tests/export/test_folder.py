@@ -276,16 +276,16 @@ def test_a_pruned_run_gets_its_own_weights_back_and_no_others(folder: Path, tmp_
     directory, found = import_folder(folder, tmp_path / "runs")
     record = (directory.path / "record.json").read_bytes()
     shutil.rmtree(directory.checkpoints)
-    weights = dict(found.tensors)
-    weights["s_z.stored"] = weights["s_z.stored"] + 1
+    kept = {name: tensor.clone() for name, tensor in found.tensors.items()}  # the file is mapped, and written over
+    weights = kept | {"s_z.stored": kept["s_z.stored"] + 1}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="has a record, which is not of the weights in"):
         import_folder(folder, tmp_path / "runs")
     assert not directory.checkpoints.exists()
-    save_file(dict(found.tensors), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     import_folder(folder, tmp_path / "runs")
     back = load_checkpoint(directory.checkpoints / f"step-{STEPS:09d}")
-    assert weights_digest(back.model) == weights_digest(found.tensors)
+    assert weights_digest(back.model) == weights_digest(kept)
     assert (directory.path / "record.json").read_bytes() == record
 
 
