@@ -234,6 +234,14 @@ def test_the_schedule_multiplies_every_groups_peak_and_does_not_add_up() -> None
             assert group["lr"] == factor * resolved[group["role"]].lr
 
 
+def test_a_group_without_its_peak_is_refused_before_any_is_changed() -> None:
+    ours = {"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.5, "peak_lr": 0.5}
+    optimizer = torch.optim.AdamW([ours, {"params": [torch.nn.Parameter(torch.ones(1))]}])
+    with pytest.raises(ValueError, match="parameter group 1 has no 'peak_lr'"):
+        set_schedule_(optimizer, 0.1)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
 def test_what_gives_no_named_parameters_is_refused() -> None:
     """An iterator that was used up would else leave a model off the sphere, in silence."""
     config = small.config()

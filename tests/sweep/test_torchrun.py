@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nugpt.sweep.executors.slurm import SlurmOptions
+from nugpt.sweep.executors.slurm import SlurmOptions, batch_script
 from nugpt.sweep.executors.torchrun import Nodes, job_script
 
 # The step saves and ends at the file, as rank 0 does; the other call asks for a node's name.
@@ -40,3 +40,13 @@ def test_a_signal_asks_the_ranks_to_save_whenever_it_comes(tmp_path: Path, name:
     assert subprocess.run(["bash", str(job)], env=environment, cwd=tmp_path, timeout=60).returncode == 0
     asked = (tmp_path / "asked").read_text().splitlines(keepends=True)
     assert "".join(line for line in asked if not line.startswith("show hostnames")) == requeued
+
+
+def test_what_is_not_to_be_queued_again_does_not_ask_for_it(tmp_path: Path) -> None:
+    options = SlurmOptions(requeue=False)
+    one = job_script(tmp_path, Nodes(2, 2), "python", ["-m", "training"], options, gpus=False)
+    many = batch_script(tmp_path, ["worker"], options)
+    for script in (one, many):
+        assert "#SBATCH --no-requeue" in script
+        assert "scontrol requeue" not in script
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)

@@ -68,6 +68,9 @@ def adamw(model: nn.Module, resolved: Resolved, roles: Roles, **options: Any) ->
 
 def set_schedule_(optimizer: torch.optim.Optimizer, multiplier: float) -> None:
     """Set each group's learning rate to its peak times the schedule's multiplier."""
+    for number, group in enumerate(optimizer.param_groups):  # all of them before any is changed
+        if "peak_lr" not in group:
+            raise ValueError(f"parameter group {number} has no 'peak_lr', which nugpt.param_groups gives: set it there")
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * multiplier
 

@@ -98,6 +98,12 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
     }
     lines = directives(asked, options)
     command = " ".join(shlex.quote(word) for word in worker)
+    again = [
+        "# 138: saved on SIGUSR1, the notice before the time limit. What is left goes on in another turn.",
+        "# Not by SLURM_JOB_ID: one task of an array has the array's own number, which stands for all of them.",
+        'task="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
+        'if [ "$status" -eq 138 ]; then scontrol requeue "$task" || true; fi',
+    ]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -114,10 +120,7 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
             'if [ -n "$early" ]; then sleep 1; kill -"$early" "$worker"; fi',
             'wait "$worker"; status=$?',
             'while kill -0 "$worker" 2>/dev/null; do wait "$worker"; status=$?; done',
-            "# 138: saved on SIGUSR1, the notice before the time limit. What is left goes on in another turn.",
-            "# Not by SLURM_JOB_ID: one task of an array has the array's own number, which stands for all of them.",
-            'task="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
-            'if [ "$status" -eq 138 ]; then scontrol requeue "$task" || true; fi',
+            *(again if options.requeue else []),
             'exit "$status"',
             "",
         ]

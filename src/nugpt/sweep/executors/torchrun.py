@@ -69,6 +69,10 @@ def job_script(
     command = " ".join(shlex.quote(word) for word in training)
     start = f"{shlex.quote(python)} -m torch.distributed.run"
     meet = '--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID.$SLURM_RESTART_COUNT" --rdzv-endpoint="$head:$port"'
+    again = [
+        "# The scheduler queues a preempted job again; one that was told of its time limit sees to it itself.",
+        'if [ -n "${notice:-}" ] && [ ! -e "$run/record.json" ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
+    ]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -88,8 +92,7 @@ def job_script(
             "step=$!",
             'wait "$step"; status=$?',
             'while kill -0 "$step" 2>/dev/null; do wait "$step"; status=$?; done',
-            "# The scheduler queues a preempted job again; one that was told of its time limit sees to it itself.",
-            'if [ -n "${notice:-}" ] && [ ! -e "$run/record.json" ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
+            *(again if options.requeue else []),
             'exit "$status"',
             "",
         ]
