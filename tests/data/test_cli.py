@@ -149,7 +149,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
 
 @pytest.mark.skipif(os.name != "posix", reason="signals come in another way there")
 def test_ctrl_c_in_a_terminal_is_one_line_whatever_the_workers_are_at(tmp_path: Path) -> None:
-    source = write_like(tmp_path / "corpus.jsonl", make_documents(2000, words=200))
+    source = write_like(tmp_path / "corpus.jsonl", make_documents(20_000, words=200))
     command = [sys.executable, "-m", "nugpt", "data", "prepare", str(source), "--out", str(tmp_path / "out")]
     command += ["--tokenizer", "bytes", "--workers", "2", "--shard-tokens", "5000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)

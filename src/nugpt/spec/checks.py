@@ -33,7 +33,8 @@ def one_line(error: object) -> str:
 
 def plain(value: Any) -> Any:
     """A whole number of another library's, as numpy's, as Python's own, which records can hold; the rest as it is."""
-    if isinstance(value, int) or not hasattr(value, "__index__"):
+    truth = type(value).__name__.startswith("bool")  # numpy's before 2.0 would pass for a number
+    if isinstance(value, int) or truth or not hasattr(value, "__index__"):
         return value
     try:
         return operator.index(value)
