@@ -97,10 +97,12 @@ def test_data_without_facts_is_told_by_its_hash_and_each_run_by_its_own_share(tm
     pack_folder(store, tmp_path / "archive")
     for path in (store.root, tmp_path / "archive"):
         text = written(path, tmp_path)
-        assert f"**The data.** The records say no more of it than its content hash `{DATA[:16]}`." in text
-        assert "The paper's data is FineWeb-Edu; here it is not." in text
+        assert f"**The data.** The records give only its content hash `{DATA[:16]}`." in text
+        assert "The paper trains on FineWeb-Edu; these runs do not." in text
         minutes = (len(others) * WALL_S / REPLICAS + WALL_S) / 60
-        assert f"| GPU-minutes | {minutes:.1f}, starts not counted, runs that studies share counted once |" in text
+        assert (
+            f"| GPU-minutes | {minutes:.1f}, not counting start-up; runs that studies share are counted once |" in text
+        )
 
 
 @pytest.mark.parametrize("name", ["record.json", "data.json"])

@@ -110,7 +110,10 @@ def test_the_readme_counts_the_runs_that_the_prediction_over_width_shares_with_t
     ]
     mine = {place.spec.hash for state in asked for place in state.places}
     slope = {place.spec.hash for state in states("width-fixed-steps") for place in state.places}
-    assert f"Of the {len(mine)} runs of the prediction over width {len(mine & slope)} are the slope's too." in readme
+    assert (
+        f"Of the {len(mine)} runs behind the prediction over width, {len(mine & slope)} are also behind the slope."
+        in readme
+    )
     (held_out,) = [state for state in asked if state.curve.label["held_out"]]
     assert {place.spec.hash for place in held_out.places} <= slope, "as the note says"
 

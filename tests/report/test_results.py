@@ -113,7 +113,7 @@ def test_it_states_verdicts_runs_seeds_minutes_and_the_command(made: Made) -> No
         r"- \*\*holds\*\* — nGPT's best .* it falls\. Estimate: −0\.50\d* \(−0\.\d+ to −0\.\d+\)\.", section
     )
     assert re.search(r"- \*\*holds\*\* — νGPT's best learning rate transfers over width\. Estimate: ", section)
-    assert f"| GPU-minutes | {runs * WALL_S / REPLICAS / 60:.1f}, " in section
+    assert f"| GPU-minutes | {runs * WALL_S / REPLICAS / 60:.1f}; " in section
     assert "| seeds | 2 on 6 curves |" in section
     assert "| layers × heads | 4×2, 4×4, 4×8 |" in section
     assert "| steps | 800 |" in section
@@ -134,12 +134,13 @@ def test_the_head_counts_each_run_once_and_tells_data_and_scale(made: Made) -> N
     runs = {json.loads(line)["record"]["hash"] for line in lines}
     assert f"| runs | {len(runs)}: {len(runs)} done |" in head
     assert f"| GPU-minutes | {len(runs) * WALL_S / REPLICAS / 60:.1f}, " in head
-    assert "1,234,567 tokens for training (code 81 %, prose 19 %) and 8,901 held back for validation, of 4,096" in head
+    assert "1,234,567 tokens for training (code 81 %, prose 19 %) and 8,901 held back for validation" in head
+    assert "for validation, with a vocabulary of 4,096" in head
     assert "```sh\nnugpt data prepare FILES --tokenizer bpe:4096 --out DATA\n```\n\nThe files are not published" in head
-    assert "a claim that several studies make, of runs that they may share, is counted in each |" in head
+    assert "a claim that several studies make, perhaps of shared runs, is counted in each |" in head
     assert DATA[:16] in head
     assert "\n\nThe data is what was at hand.\n" in head
-    assert "The paper's data is FineWeb-Edu; here it is not." in head
+    assert "The paper trains on FineWeb-Edu; these runs do not." in head
     assert "somebody" not in made.page + made.readme
 
 
@@ -181,8 +182,8 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
         r"νGPT's moves by 0\.00 \(−0\.\d\d to 0\.\d\d\)\."
     )
     assert re.search(
-        rf"\n{moves}\n\nBy rules fixed before the runs, each number with a verdict of its own; a claim of several rows "
-        r"holds only if all of them do\. ",
+        rf"\n{moves}\n\n## What holds here, and what does not\n(\n\|[^\n]*)+\n\nEach row is judged by a rule that was "
+        r"fixed before the runs; a claim of several rows holds only if every row does\. ",
         made.readme,
     )
     rows = [line.strip("| ").split(" | ") for line in made.readme.splitlines() if re.match(r"\| (\[|the same)", line)]
@@ -202,17 +203,15 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     assert "a quarter octave of the best learning rate found](docs/results.md#held-out-at-tiny) (scale" in rows[2][0]
     assert {row[2] for row in rows[2:6]} == {"from −0.25 to 0.25"}
     first = "We take it that `alignment_val_l12h28` agrees."  # of the note, whose link leads nowhere from here
-    assert f"\n{first} More stands [beside its numbers]({width}).\n" in made.readme
+    assert f"\nBefore you rely on these:\n\n- {first} [More on this]({width}).\n" in made.readme
     assert "Nobody knows why" not in made.readme
-    assert (
-        "\nThe baseline could do better. More stands [beside its losses](docs/results.md#against-llama-" in made.readme
-    )
+    assert "\n- The baseline could do better. [More on this](docs/results.md#against-llama-" in made.readme
     assert "of the baseline with clipped gradients, at equal FLOPs](" in rows[6][0], "which comes nearest"
     assert re.fullmatch(r"−0\.03\d* \(.*\) nats", rows[6][1])
     assert rows[6][0].endswith(", d_model 48")
     assert all(row[0].startswith("the same, d_model ") for row in rows[7:])
     assert 'srcset="docs/figures/results/headline-dark.svg"' in made.readme
-    assert f"{len(made.plan.specs())} runs, 9.0 GPU-minutes, starts not counted." in made.readme
+    assert f"{len(made.plan.specs())} runs, 9.0 GPU-minutes, not counting start-up." in made.readme
     for ground in ("light", "dark"):
         tree = ElementTree.parse(made.folder / f"docs/figures/results/headline-{ground}.svg")
         told = " ".join(text.strip() for text in tree.getroot().itertext())
@@ -226,7 +225,7 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
 def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     """As the command prints them; planted are no drift of νGPT and half an octave per doubling of nGPT."""
     part = made.section("Recommendations, tested")
-    assert "Only how much runs scatter is taken from all sizes, the one that is tested too." in part
+    assert "- Only how much runs scatter is estimated from all sizes, the tested one included." in part
     rows = [line.strip("| ").split(" | ") for line in part.splitlines() if " | d_model " in line]
     costs: dict[str, dict[tuple[float, ...], tuple[float, float]]] = {}
     for table, name in (("nugpt", "νGPT"), ("ngpt", "nGPT")):
@@ -255,10 +254,9 @@ def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, caps
     alone = [cost for at, (cost, _) in costs["nugpt"].items() if at not in both]
     assert (
         f"costs νGPT {kept[0]:.3f} nats on average and nGPT {kept[1]:.3f}, over the {len(both)} sizes at which "
-        f"both could be tested, and νGPT {sum(alone) / len(alone):.3f} at its other {len(alone)}. At the "
-        f"{len(both)}, what `nugpt recommend` says from smaller sizes alone costs "
-        f"{paid[0]:.3f} and {paid[1]:.3f}, nGPT's by νGPT's exponents, a rule that was settled after these runs "
-        "were seen: "
+        f"both could be tested; at the {len(alone)} where only νGPT could be, it costs {sum(alone) / len(alone):.3f}. "
+        f"What `nugpt recommend` says from smaller sizes alone costs {paid[0]:.3f} and {paid[1]:.3f} at the same "
+        f"{len(both)}. For nGPT it assumes νGPT's exponents, a rule that was settled after these runs were seen. "
     ) in made.readme
     assert "docs/results.md#recommendations-tested" in made.readme
 
@@ -283,7 +281,7 @@ def test_one_law_of_all_runs_has_the_planted_exponents_as_they_are_and_as_they_a
             assert applied == pytest.approx(value + own, abs=0.011)  # both are rounded
         assert row[at["bend seen"]] == "no"
     assert seen == set(planted)
-    assert "That no bend is seen does not show a plane" in made.section("One law of all runs")
+    assert '"Bend seen: no" does not prove a plane.' in made.section("One law of all runs")
     assert rows[-1][-3:] == ["−0.75", "0.00", "−0.33"], "the paper's νGPT"
 
 
@@ -361,7 +359,7 @@ def test_what_the_width_study_says_so_far_is_shown_as_such(tmp_path: Path) -> No
     assert readme.count("**not complete (so far: holds)** |") == 2
     assert f"The study of width is not complete: {there} of {there + 1} runs have ended." in readme
     assert re.search(r'alt="The best .* nGPT\'s best learning rate falls by .* νGPT\'s moves by ', readme)  # unseen
-    assert f"{there} runs, {there * WALL_S / REPLICAS / 60:.1f} GPU-minutes so far, starts not counted." in readme
+    assert f"{there} runs, {there * WALL_S / REPLICAS / 60:.1f} GPU-minutes so far, not counting start-up." in readme
     assert len(list((tmp_path / "docs").rglob("headline*"))) == 2
 
 
@@ -436,8 +434,8 @@ def test_a_plan_of_ones_own_has_its_section_and_its_labels_are_no_markup(tmp_pat
     assert main(["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]) == 0
     page = (tmp_path / "docs" / "results.md").read_text()
     assert "\n## hostile\n" in page
-    assert "To do it again" not in page  # no command makes it
-    assert "It is the plan of no study" in page
+    assert "To run it again" not in page  # no command makes it
+    assert "This plan belongs to no study" in page
     assert "<img" not in page
     assert "<script" not in page
 

@@ -315,18 +315,19 @@ def _shown(width: Section, path: Path) -> list[Shown]:
     recommend = _command("recommend", "--from", path, "--plan", plan, "--n-heads", heads)
     printed = {command: _printed(command) for command in (fit, recommend)}
     told = (
-        f"The study behind the figure: {cost_of(width)} An excerpt of what it shows at its end: quick fits of the "
-        "narrowest and the widest curve by itself, and the lowest loss of a run. What is said above rests on all "
-        "curves together, as `nugpt fit` has them."
+        f"**Run a study.** The one behind the figure took {cost_of(width)} When it ends it prints quick fits, each of "
+        "one curve by itself, and the lowest loss of any run on it; here those of the narrowest and widest models. "
+        "The figure rests on all curves together, as `nugpt fit` has them below."
     )
     shown = [Shown(width.command, _end_of_run(path, plan), told, False)]
     if (drift := _between(printed[fit], "drift, octaves", "regret of")) is not None:
-        shown.append(Shown(fit, ["…", *drift, "…"], "What its records say, without a GPU:", True))
+        shown.append(Shown(fit, ["…", *drift, "…"], "**Fit** the stored runs (no GPU needed):", True))
     if printed[recommend]:
-        told = "The learning rate for a model twice as wide as the widest whose best is known, without a GPU:"
+        told = "**Recommend** a learning rate for twice the widest model whose optimum is known (no GPU needed):"
         shown.append(Shown(recommend, [*printed[recommend][:4], "…"], told, True))
     report = _command("report", path, "-o", "report")
-    shown.append(Shown(report, ["…", *plan_lines(width.found), "…"], "All of it as one page, without a GPU:", False))
+    told = "**Report** everything as one offline page (no GPU needed):"
+    shown.append(Shown(report, ["…", *plan_lines(width.found), "…"], told, False))
     return shown
 
 

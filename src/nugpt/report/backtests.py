@@ -13,24 +13,26 @@ from nugpt.fit.recommend import groups_of
 from nugpt.report.words import between, counted, number, paid, printed
 from nugpt.spec.parametrization import Parametrization
 
-TOLD = (
-    "For swept sizes that have smaller ones (no axis larger, one smaller): what `nugpt recommend` says from those "
-    "alone (`--backtest` prints it), and what its learning rate costs by the curve of the size itself. Only how much "
-    "runs scatter is taken from all sizes, the one that is tested too. The two optima "
-    "agree where they are no farther apart than their 90 % intervals, added as independent errors; of a recommender "
-    "whose intervals are right at least nine in ten would, since part of the error is alike at all sizes. A wide "
-    "interval agrees with much. What is paid is a median over the curves that agree with the size's runs, what is "
-    "expected a mean, which lies higher where nothing else differs; a few thousandths of a nat are less than runs of "
-    "one setting differ by. Sizes share runs and seeds, so that they are no independent trials. Runs of all "
-    "studies together, of those that are not complete too; of a table, those without changes to it. Beside it: what "
-    "it would have cost to keep the best learning rate of the nearest smaller size. That the learning rate of another "
-    "table than νGPT is expected to make up for where its exponents differ from νGPT's "
-    "([how](recommend.md#a-target)) was settled after these runs were seen: of the other tables this is no test that "
-    "was set before. Until then their η was kept where no slope was seen, about as in the last column. Which of "
-    "equally near sizes speaks, and which errors are independent, was settled after them too, and moves νGPT's rows a "
-    "little. The study `held-out` predicts otherwise, by the mean of all smaller sizes where here the nearest one "
-    "speaks, so that of one size the two may give two answers."
-)
+TOLD = """\
+How good are the recommendations? Each swept size that has smaller ones (smaller along at least one axis, larger along
+none) is predicted from those alone, and the recommended learning rate is priced on the loss curve that was measured at
+that size. `nugpt recommend --backtest` prints the same. How to read it:
+
+- **Agree**: the recommended and the found optimum are no farther apart than their 90 % intervals allow, added as
+  independent errors. A recommender with correct intervals would agree at least nine times in ten, since part of the
+  error is common to all sizes. A wide interval agrees with much.
+- **Nats paid** is a median over the curves that are compatible with the size's runs; **nats expected** is a mean, which
+  lies higher where nothing else differs. A few thousandths of a nat are less than repeated runs differ by.
+- **Keeping η** means using the best learning rate of the nearest smaller size as it is.
+- The runs of all studies are taken together, unfinished studies included; a table counts only as it is defined,
+  without changed multipliers or exponents. Sizes share runs and seeds, so they are not independent trials.
+- Only how much runs scatter is estimated from all sizes, the tested one included.
+- Settled after these runs were seen, so no blind test: for tables other than νGPT, the learning rate is expected to
+  make up for where their exponents differ from νGPT's ([how](recommend.md#a-target)). Until then their η was kept
+  where no slope was seen, about as in the last column. Which of several equally near sizes is used, and which errors
+  count as independent, was settled afterwards too and moves νGPT's rows a little.
+- The study `held-out` predicts by the mean of all smaller sizes, where the nearest one decides here; the two may give
+  different answers for one size."""
 SUMMED = (
     "table",
     "sizes",
@@ -95,13 +97,13 @@ def line(groups: Sequence[Group], page: str) -> str | None:
         return None
     ours, theirs = (tally([row[place] for place in both]) for row in rows)
     alone = [one for place, one in rows[0].items() if place not in both]
-    rest = f", and νGPT {number(tally(alone).kept, 3)} at its other {len(alone)}" if alone else ""
+    rest = f"; at the {len(alone)} where only νGPT could be, it costs {number(tally(alone).kept, 3)}" if alone else ""
     return (
         f"Keeping the best learning rate of the nearest smaller size costs νGPT {number(ours.kept, 3)} nats on average "
         f"and nGPT {number(theirs.kept, 3)}, over the {counted(len(both), 'size')} at which both could be tested{rest}"
-        f". At the {len(both)}, what `nugpt recommend` says from smaller sizes alone costs {number(ours.paid, 3)} and "
-        f"{number(theirs.paid, 3)}, nGPT's by νGPT's exponents, a rule that was settled after these runs were seen: "
-        f"[recommendations, tested]({page}#recommendations-tested)."
+        f". What `nugpt recommend` says from smaller sizes alone costs {number(ours.paid, 3)} and "
+        f"{number(theirs.paid, 3)} at the same {len(both)}. For nGPT it assumes νGPT's exponents, a rule that was "
+        f"settled after these runs were seen. [More on this]({page}#recommendations-tested)."
     )
 
 
@@ -152,7 +154,7 @@ def left_out(groups: Sequence[Group]) -> str:
         for group in groups
         for one in group.others
     ]
-    return f"Not tested, for want of an enclosed optimum: {'; '.join(told)}." if told else ""
+    return f"Not tested, because no optimum is enclosed there: {'; '.join(told)}." if told else ""
 
 
 def _why(one: CurveAnswer) -> str:

@@ -11,16 +11,17 @@ from nugpt.report.backtests import Group
 from nugpt.report.words import NONE, between, number, printed
 from nugpt.spec.parametrization import NUGPT
 
-TOLD = (
-    "The best η of every size of a table, as one power of width, depth and length: a fit through all of its optima at "
-    "once, in octaves per octave with 90 % intervals. Of a table that transfers all exponents of η are 0. What is "
-    "applied to hidden matrices is η by the table's own exponents; if one law were behind all tables, these exponents "
-    "would be the same in each. Where optima lie on no plane, its slopes are averages over the sizes that were swept, "
-    "which are not the same in all tables. That no bend is seen does not show a plane: the test takes all of an "
-    "optimum's error for its own, though part of it is alike at all sizes, and lets any but a strong bend pass. "
-    "Studies of two axes at once, such as `held-out-steps`, look for one kind of bend alone and may see it. No rule "
-    "was set for this, and it was looked at after the runs."
-)
+TOLD = """\
+One power law in width, depth and length, fitted through all optima of a table at once; exponents are octaves of η per
+octave of size, with 90 % intervals. A table that transfers perfectly has exponents of 0. The columns "applied to
+hidden" add the table's own exponents, which gives the learning rate that hidden matrices really get: if one law were
+behind all tables, these would be the same in every row.
+
+- Where optima do not lie on a plane, the slopes are averages over the sizes swept, which differ between tables.
+- "Bend seen: no" does not prove a plane. The test treats all of an optimum's error as its own, though part of it is
+  common to all sizes, and so lets any but a strong bend pass. Studies of two axes at once, such as `held-out-steps`,
+  look for one kind of bend alone and may see it.
+- No rule was set for this table; it was made after the runs were seen."""
 NAMES = {"width": "width", "layers": "depth", "steps": "length", "batch": "batch"}
 
 

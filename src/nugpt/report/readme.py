@@ -1,4 +1,4 @@
-"""The README's first screen, as far as records have it: one figure, one line of loss, commands, one word on scale."""
+"""The README's first screen, as far as records have it: one figure, what holds, what to know, commands, the scale."""
 
 from __future__ import annotations
 
@@ -104,9 +104,12 @@ def first_screen(
         )
         return so_far if runs else NOTHING
     parts = [_figure(width, figures), _moves(width), _verdicts(sections, width, page)]
-    parts += [told for told in (_caveats(width, page), _of_baseline(sections, page), line(groups, page)) if told]
-    parts += [_command(one) for one in commands]
+    if worth := line(groups, page):
+        parts.append(f"**What transfer is worth.** {worth}")
+    known = [told for told in (_caveats(width, page), _of_baseline(sections, page)) if told]
+    parts += ["Before you rely on these:", "\n".join(f"- {told}" for told in known)] if known else []
     parts.append(f"{scale} All of it, study by study: [{page}]({page}).")
+    parts += ["## From runs to an answer", *map(_command, commands)] if commands else []
     return "\n\n".join(parts)
 
 
@@ -124,20 +127,21 @@ def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
     """A row for each number that a rule judges: both slopes, the predictions held out, the loss beside the baseline."""
     assert width.found is not None
     asked = [(width, one) for one in width.found.judged[:2]]
-    words = ["An octave is a factor of two of the learning rate"]
+    words = ["An octave is a factor of two in the learning rate."]
     held_out, baseline = answered(sections, HELD_OUT), _baseline(sections)
     if held_out is not None and held_out.found is not None:
         asked += [(held_out, one) for one in held_out.found.judged if one.claim.rule.kind == "prediction"]
-        words.append("a prediction is the mean of what smaller sizes found, and its row has found less predicted")
+        words.append("A prediction is the mean of the optima at smaller sizes; its rows show found minus predicted.")
     if baseline is not None:
         asked.append(baseline)
-        words.append("the baseline is a plain pre-norm transformer, whose learning rate is tuned as well")
+        words.append("The baseline is a plain pre-norm transformer, its learning rate tuned as well.")
     columns = ["claim", "measured, with its 90 % interval", "what its rule allows", "verdict"]
     told = (
-        "By rules fixed before the runs, each number with a verdict of its own; a claim of several rows holds only if "
-        f"all of them do. {'; '.join(words)}.{_shared(width, held_out)}"
+        "Each row is judged by a rule that was fixed before the runs; a claim of several rows holds only if every row "
+        f"does. {' '.join(words)}{_shared(width, held_out)}"
     )
-    return f"{told}\n\n{table(columns, [row for section, one in asked for row in _rows(section, one, page)])}"
+    rows = [row for section, one in asked for row in _rows(section, one, page)]
+    return f"## What holds here, and what does not\n\n{table(columns, rows)}\n\n{told}"
 
 
 def _shared(width: Section, held_out: Section | None) -> str:
@@ -148,7 +152,9 @@ def _shared(width: Section, held_out: Section | None) -> str:
     curves = [c for c in held_out.found.plan.curves if (c.label.get("table"), c.label.get("axis")) in labels]
     mine = {run.id for curve in curves for run in curve.runs if run.ended}
     both = mine & {run.id for run in width.runs}
-    return f" Of the {len(mine)} runs of the prediction over width {len(both)} are the slope's too." if both else ""
+    if not both:
+        return ""
+    return f" Of the {len(mine)} runs behind the prediction over width, {len(both)} are also behind the slope."
 
 
 def _rows(section: Section, one: Judged, page: str) -> list[list[str]]:
@@ -171,7 +177,7 @@ def _caveats(width: Section, page: str) -> str:
     """What must be known beside the verdicts on the figure."""
     told = []
     if width.note:
-        told.append(f"{_first_sentence(width.note)} More stands [beside its numbers]({page}#{anchor(width)}).")
+        told.append(f"{_first_sentence(width.note)} [More on this]({page}#{anchor(width)}).")
     if width.state != COMPLETE:
         told.append(f"The study of width is not complete: {what_is_left(width)}.")
     return " ".join(told)
@@ -182,7 +188,7 @@ def _of_baseline(sections: Sequence[Section], page: str) -> str:
     section = baseline[0] if (baseline := _baseline(sections)) is not None else None
     if section is None or not section.note:
         return ""
-    return f"{_first_sentence(section.note)} More stands [beside its losses]({page}#{anchor(section)})."
+    return f"{_first_sentence(section.note)} [More on this]({page}#{anchor(section)})."
 
 
 def _moves(width: Section) -> str:
@@ -236,7 +242,7 @@ def cost_of(section: Section) -> str:
     """What a study's runs took, in words."""
     runs = [run for run in section.runs if run.ended]
     so_far = "" if section.state == COMPLETE else " so far"
-    return f"{len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}{so_far}, starts not counted."
+    return f"{len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}{so_far}, not counting start-up."
 
 
 def replaced(text: str, part: str, name: str) -> str:

@@ -34,10 +34,10 @@ from nugpt.spec.study_rules import SYMBOLS, Rule, describe
 NOT_RUN, NOT_COMPLETE, COMPLETE = "not run yet", "not complete", "complete"
 USUAL = "evidence"  # the scale that a section is of where it says none
 FOLD = 12  # rows of a table from which on it is folded away
-DATA = "In the commands below DATA is the directory in which `nugpt data prepare` has put the data."
+DATA = "In the commands below, DATA is the directory that `nugpt data prepare` wrote."
 COMPARISONS = (
-    "Each interval is one of 90 % by itself: nothing is corrected for how many claims there are. A claim of several "
-    "parts holds if all of their intervals lie within its bounds, and does not hold if one of them lies outside."
+    "Each interval is a 90 % interval on its own, not corrected for the number of claims. A claim of several parts "
+    "holds if all of their intervals lie within its bounds, and does not hold if one of them lies outside."
 )
 
 
@@ -124,10 +124,11 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
     states = Counter(section.state for section in sections)
     intro = (
         "# Results\n\n"
-        "What this repository has measured so far, study by study. This page is written from the records alone by\n\n"
+        "What this repository has measured so far, study by study. The page is generated from the stored records "
+        "alone; no GPU is needed, and the result is the same to the byte:\n\n"
         f"```sh\n{rebuild}\n```\n\n"
-        "which needs no GPU and gives the same page to the letter. What each study asks, and the rule that decides "
-        f"each claim, were fixed before the runs: {rules}. What was settled later is said where it matters."
+        "Each study's question, and the rule that decides each claim, were fixed before its runs: "
+        f"{rules}. Where something was settled later, the study's notes say so."
     )
     if not runs:
         return f"{intro}\n\nNo run is in the archive yet: every study below is **{NOT_RUN}**."
@@ -136,11 +137,11 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
         ["runs", f"{len(runs):,}: " + ", ".join(f"{n:,} {state}" for state, n in sorted(ended.items()))],
         [
             minutes_word(runs.values()),
-            f"{minutes(runs.values()):.1f}, starts not counted, runs that studies share counted once",
+            f"{minutes(runs.values()):.1f}, not counting start-up; runs that studies share are counted once",
         ],
         ["studies", ", ".join(f"{states[s]} {s}" for s in (COMPLETE, NOT_COMPLETE, NOT_RUN) if states[s])],
         ["claims of complete studies", _counts(sections)],
-        ["carried by", "; ".join(_carriers(runs.values()))],
+        ["ran on", "; ".join(_carriers(runs.values()))],
     ]
     return "\n\n".join(
         (intro, table(["", ""], rows), COMPARISONS, scale_words(sections, data), *map(_data, data), DATA)
@@ -152,24 +153,24 @@ def _counts(sections: Sequence[Section]) -> str:
     count = Counter(one.verdict.answer or OPEN for one in judged)
     words = {HOLDS: "hold", FAILS: "do not hold", UNDECIDED: "not decided here", OPEN: "open questions"}
     told = ", ".join(f"{count.get(key, 0)} {word}" for key, word in words.items())
-    return f"{told}; a claim that several studies make, of runs that they may share, is counted in each"
+    return f"{told}; a claim that several studies make, perhaps of shared runs, is counted in each"
 
 
 def _data(one: Mapping[str, Any]) -> str:
     """Of one data set: what is in it, and how to prepare it or its like."""
     facts, hash = one.get("facts"), f"content hash `{one['content_hash'][:16]}`"
     if not isinstance(facts, Mapping):
-        return f"**The data.** The records say no more of it than its {hash}."
+        return f"**The data.** The records give only its {hash}."
     whole = sum(facts["sources"].values()) or 1
     sources = ", ".join(f"{name} {100 * tokens / whole:.0f} %" for name, tokens in facts["sources"].items())
     given = list(dict.fromkeys("FILES" if one.endswith("(file)") else one.split(" (")[0] for one in facts["inputs"]))
     command = shlex.join(["nugpt", "data", "prepare", *given, "--tokenizer", facts["tokenizer"], "--out", "DATA"])
-    missing = "The files are not published with the records: with other" if "FILES" in given else "With other"
+    missing = "The files are not published with the records. With other" if "FILES" in given else "With other"
     return (
         f"**The data.** {facts['tokens']:,} tokens for training ({sources}) and {facts['validation_tokens']:,} held "
-        f"back for validation, of {facts['vocab_size']:,} ids; {hash}. As far as the records say, it was prepared "
-        f"by\n\n```sh\n{command}\n```\n\n{missing} text of the same kind the numbers will differ, but any study below "
-        "can be done on it by its one command."
+        f"back for validation, with a vocabulary of {facts['vocab_size']:,}; {hash}. As far as the records say, it was "
+        f"prepared with\n\n```sh\n{command}\n```\n\n{missing} text of the same kind the numbers will differ, but each "
+        "study below runs on it with its one command."
     )
 
 
@@ -199,10 +200,10 @@ def scale_words(sections: Sequence[Section], data: Sequence[Mapping[str, Any]]) 
     papers = [c.spec for s in sections for c in s.study.curves("paper", Setting("any", 1))]
     theirs = f"up to d_model {max(p.model.d_model for p in papers):,} and {max(p.steps for p in papers):,} steps"
     named = " ".join(str((one.get("facts") or {}).get("inputs", "")) for one in data).lower()
-    other = "" if "fineweb" in named else " The paper's data is FineWeb-Edu; here it is not."
+    other = "" if "fineweb" in named else " The paper trains on FineWeb-Edu; these runs do not."
     return (
         f"**Scale.** Models of {_span(layers)} layers and d_model {_span(widths)}, trained for {_span(steps)} steps of "
-        f"{_span(tokens)} tokens; the paper's studies go {theirs}.{other} A verdict is about runs like these."
+        f"{_span(tokens)} tokens; the paper's studies go {theirs}.{other} Verdicts are about runs of this scale."
     )
 
 
@@ -297,7 +298,7 @@ def _digits(interval: Interval) -> int:
 def _backtests(groups: Sequence[Group]) -> list[str]:
     if not any(group.sizes for group in groups):
         return []
-    each = _folded("Size by size, `log₂ η` being what is recommended:", EACH, size_rows(groups))
+    each = _folded("Size by size (`log₂ η` is the recommended one):", EACH, size_rows(groups))
     parts = ["## Recommendations, tested", TOLD, table(SUMMED, summary_rows(groups)), left_out(groups), each]
     columns, rows = law_table(groups)
     law = [f"## One law of all runs\n\n{LAW}\n\n{table(columns, rows)}"] if rows else []
@@ -325,10 +326,10 @@ def _section(section: Section, tokens: Mapping[str, int]) -> str:
     parts.append(_at_widths(section.found))
     parts.append(table(["", ""], _facts(section, tokens)))
     if section.command:
-        parts.append(f"To do it again:\n\n```sh\n{section.command}\n```")
+        parts.append(f"To run it again:\n\n```sh\n{section.command}\n```")
     else:
         parts.append(
-            "It is the plan of no study: its curves, policy and seeds stand among the plans beside the records."
+            "This plan belongs to no study: its curves, policy and seeds are stored with the plans, beside the records."
         )
     parts.append(_losses(section.found))
     if study.limits and section.scale != "paper":
@@ -343,7 +344,7 @@ def _state(section: Section) -> str:
         n = len(section.runs)
         whole = "the one run of its grid has" if n == 1 else f"all {n:,} runs of its grid have"
         return f"**Complete**: {whole} ended."
-    return f"**Not complete**: {what_is_left(section)}. What follows is what they say so far."
+    return f"**Not complete**: {what_is_left(section)}. What follows is the state so far."
 
 
 def what_is_left(section: Section) -> str:
@@ -353,7 +354,7 @@ def what_is_left(section: Section) -> str:
     reasons += ["its curves call for more points"] if section.grows else []
     if section.unmeasured:
         kinds = " and ".join(section.study.measures)
-        again = "`nugpt measure` with `--again` trains them again, measuring"
+        again = "`nugpt measure` with `--again` trains them again and measures"
         reasons.append(f"{counted(section.unmeasured, 'run')} ended without measuring {kinds} ({again})")
     return "; ".join(reasons)
 
@@ -379,10 +380,10 @@ def _at_widths(found: PlanAnswer) -> str:
             rows.setdefault((name, what, of), {})[width] = number(one.value, 3)
     if not rows:
         return ""
-    told = "The exponents at each width by itself, as the paper's figures have them: with the constant factor that"
+    told = "The exponents at each single width, as in the paper's figures. They contain the constant factor that"
     shown = [[*key[len(groups) == 1 :], *(at.get(width, NONE) for width in widths)] for key, at in rows.items()]
     columns = [*(["runs"] if len(groups) > 1 else []), "exponent", "of", *(f"d_model {width}" for width in widths)]
-    return _folded(f"{told} a slope over width is free of.", columns, shown)
+    return _folded(f"{told} a slope over width does not.", columns, shown)
 
 
 def _facts(section: Section, tokens: Mapping[str, int]) -> list[list[str]]:
@@ -402,8 +403,8 @@ def _facts(section: Section, tokens: Mapping[str, int]) -> list[list[str]]:
         ["layers × heads", ", ".join(sizes) or NONE],
         ["steps", ", ".join(f"{n:,}" for n in lengths) or NONE],
         ["tokens per run", _tokens(curves, tokens)],
-        [minutes_word(runs), f"{minutes(runs):.1f}, of which runs may be shared with other studies"],
-        ["carried by", "; ".join(_carriers(runs))],
+        [minutes_word(runs), f"{minutes(runs):.1f}; some runs may be shared with other studies"],
+        ["ran on", "; ".join(_carriers(runs))],
     ]
 
 
@@ -449,9 +450,7 @@ def _losses(found: PlanAnswer) -> str:
         shown = [number(by_source.get(source), 3) for source in sources]
         rows.append([label_text(curve, keys) or "all", str(_seeds(curve)), optimum, reached, number(at), *shown])
     columns = ["curve", "seeds", "best log₂ η (90 % interval)", "loss there", "nearest log₂ η run", *sources]
-    told = (
-        "Optima, and the validation loss on each source at the nearest learning rate that was run, averaged over seeds:"
-    )
+    told = "Optima, and the validation loss by source at the nearest learning rate that was run, averaged over seeds:"
     return _folded(told, columns, rows)
 
 
@@ -466,7 +465,7 @@ def _losses_alone(found: PlanAnswer, keys: Sequence[str], sources: Sequence[str]
         shown = [number(by_source.get(source), 3) for source in sources]
         rows.append([label_text(curve, keys) or "all", str(_seeds(curve)), number(at), number(mean, 3), *shown])
     columns = ["curve", "seeds", "log₂ η", "loss", *sources]
-    return _folded("The validation loss, and that on each source, averaged over seeds:", columns, rows)
+    return _folded("The validation loss in all and by source, averaged over seeds:", columns, rows)
 
 
 def _folded(told: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
