@@ -1,6 +1,6 @@
 """What an optimum costs by how the grid goes from coarse to fine: `python -m tests.sweep.economy [CURVES]`.
 
-Curves of five shapes, of which the fit assumes but the first, three seeds, a table for each noise. The first grid is
+Curves of six shapes, the first two of the forms that are fitted; three seeds, a table for each noise. The first grid is
 centred up to an octave off the optimum. Each plan grows until it is settled, as a worker would have it; an optimum is
 known when its 90 % interval is no wider than a quarter octave, ±1/8. Runs of a curve all cost the same.
 """
