@@ -20,8 +20,9 @@ from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
 from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate, judge
 from nugpt.report.answers import Judged
+from nugpt.report.estimates import estimate
 from nugpt.report.readme import BEGIN, END, answered, first_screen
-from nugpt.report.results import Section, estimate, page, what_is_left
+from nugpt.report.results import Section, page, what_is_left
 from nugpt.spec.plan import Plan
 from nugpt.spec.study import Claim
 from nugpt.spec.study_rules import Rule

@@ -78,6 +78,57 @@ def test_studies_that_decide_something_come_first(made: Made) -> None:
     assert set(order) == {plan.plan.name for plan in made.written.answers if plan.judged}
 
 
+def test_at_a_glance_every_claim_leads_to_its_numbers(made: Made) -> None:
+    """A row each, with the verdict and the estimate of the block that it leads to, in the order of the blocks."""
+    glance = made.html.split('id="verdicts"')[1].split("<tbody>")[1].split("</tbody>")[0]
+    rows = re.findall(r'class="badge[^"]*">([^<]*)</span>(.*?)</td><td[^>]*><a href="#(claim-[^"]*)">', glance)
+    blocks = re.findall(r'class="claim" id="(claim-[^"]*)"><div><span class="badge[^"]*">([^<]*)</span>', made.html)
+    assert [(anchor, answer) for answer, _, anchor in rows] == blocks
+    so_far = {anchor.removeprefix("claim-").rpartition("-")[0] for _, told, anchor in rows if "so far" in told}
+    runs = {p.name: [r for c in p.curves for r in c.runs] for p in made.source.plans}
+    asked = {plan.plan.name for plan in made.written.answers if plan.judged}
+    assert so_far == {name for name in asked if not all(run.ended for run in runs[name])}
+    assert re.search(r"<td>−0\.5\d* \(−0\.\d+ to −0\.\d+\)</td>", glance), "nGPT's planted drift over width"
+
+
+def test_an_estimate_has_the_digits_that_its_interval_allows(made: Made) -> None:
+    (block,) = re.findall(r'id="claim-width-fixed-steps-lab-1">(.*?)</div></div>', made.html, flags=re.DOTALL)
+    value, low, high = re.findall(r"−(0\.\d+)", Reader(block).text.split("Rule")[0])
+    assert len(value) == len(low) == len(high)
+    assert abs(float(value) - 0.5) < 0.1
+
+
+def test_plans_stand_in_the_order_of_the_studies_and_then_by_name(made: Made) -> None:
+    """An order that is not that of their names."""
+    names = [plan.name for plan in made.source.plans if plan.study is not None]
+    assert names == [f"{id}-lab" for id in STUDIES if f"{id}-lab" in names]
+    assert names != sorted(names)
+    assert made.source.plans[-1].study is None
+
+
+def test_many_plans_are_folded_away_in_the_head_and_few_are_not(tmp_path: Path, made: Made) -> None:
+    assert "<details>" not in made.html.split("<nav")[1].split("</nav>")[0]
+    store = Store(tmp_path / "runs")
+    every = study_plans(*list(STUDIES)[:9], scale="tiny")
+    fill(store, every[:1])
+    for plan in every[1:]:
+        PlanDirectory.of(store, plan)
+    page = page_of(source_of(store), tmp_path / "page")
+    (folded,) = re.findall(r"<details>(.*?)</details>", page.split("<nav")[1].split("</nav>")[0])
+    assert folded.startswith("<summary>9 plans</summary>")
+    assert folded.count('<a href="#plan-') == 9
+
+
+def test_plans_without_an_ended_run_are_named_and_not_judged(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    fill(store, study_plans("width-fixed-steps"))
+    PlanDirectory.of(store, study_plans("batch-by-steps")[0])
+    verdicts = page_of(source_of(store), tmp_path / "page").split('id="verdicts"')[1].split("</section>")[0]
+    assert verdicts.count('class="claim"') == len(STUDIES["width-fixed-steps"].claims)
+    told = "None of their runs has ended, so without a verdict: "
+    assert f'{told}<a href="#plan-batch-by-steps-lab">' in verdicts
+
+
 def test_every_link_leads_somewhere_and_no_place_exists_twice(made: Made) -> None:
     elements = Reader(without_scripts(made.html)).elements
     ids = [attributes["id"] for _, attributes in elements if "id" in attributes]

@@ -36,7 +36,7 @@ td.n { white-space: nowrap; }
 .runs tr > :is(:nth-child(1), :nth-child(5), :nth-child(12)) { text-align: left; }
 .runs thead th { text-align: right; }
 .runs pre { white-space: pre-wrap; font-weight: normal; }
-tr:target td, tbody:target th { background: var(--target); }
+tr:target td, tbody:target th, .claim:target { background: var(--target); }
 .badge { display: inline-block; padding: 0 0.55rem; border-radius: 1rem; font-size: 0.84rem; font-weight: 600;
   white-space: nowrap; background: var(--open-ground); color: var(--open); }
 .holds { background: var(--good-ground); color: var(--good); }

@@ -21,6 +21,7 @@ from nugpt.report.source import Source
 from nugpt.report.words import counted
 
 Stills = Mapping[str, Sequence[tuple[str, bytes]]]  # plan → (what it shows, PNG)
+MOST_ENTRIES = 8  # plans that the page's head names one by one; more are folded away
 _HINT = (
     "Hover over a point for its run, seed, η and loss; a click leads to its row below. A click on a legend's entry "
     "shows that one alone, further clicks add or remove others."
@@ -101,7 +102,9 @@ def _head(source: Source, found: Sequence[PlanAnswer]) -> Html:
     ended = {run.id for run in runs if run.ended}
     told = f"{counted(len(found), 'plan')}, {counted(len(ended), 'run')} that ended."
     entries = [link("verdicts", "Verdicts"), link("recommendation", "Recommendation")] if _on_plans(source) else []
-    entries += [link(plan_anchor(plan), plan.title) for plan in found]
+    places = [link(plan_anchor(plan), plan.title) for plan in found]
+    folded = len(places) > MOST_ENTRIES
+    entries += [] if folded else places
     entries += [link(COORDS, "Coordinate checks")] if source.coords else []
     entries += [link(LOOSE, TITLE)] if source.loose else []
     entries += [link("how", "How it was run"), link("runs", "Runs")] if source.plans or source.loose else []
@@ -109,8 +112,13 @@ def _head(source: Source, found: Sequence[PlanAnswer]) -> Html:
     if source.problems:
         listed = tag("ul", *(tag("li", problem) for problem in source.problems))
         parts.append(tag("div", tag("p", tag("strong", "Not everything could be read:")), listed))
-    parts.append(tag("nav", tag("ul", *(tag("li", entry) for entry in entries)), aria_label="On this page"))
+    plans = tag("details", tag("summary", counted(len(places), "plan")), _listed(places)) if folded else None
+    parts.append(tag("nav", _listed(entries), plans, aria_label="On this page"))
     return tag("header", *parts)
+
+
+def _listed(entries: Sequence[Html]) -> Html:
+    return tag("ul", *(tag("li", entry) for entry in entries))
 
 
 def _document(source: Source, head: Html, body: Html, charts: Mapping[str, Chart]) -> str:

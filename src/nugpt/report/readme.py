@@ -11,13 +11,13 @@ from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate, judge
 from nugpt.report.answers import Judged
 from nugpt.report.backtests import Group, line
+from nugpt.report.estimates import estimate
 from nugpt.report.results import (
     COMPLETE,
     NOT_RUN,
     USUAL,
     Section,
     anchor,
-    estimate,
     minutes,
     minutes_word,
     table,

@@ -5,7 +5,6 @@ Every number is taken from the records; what a person writes about them stands i
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections import Counter
@@ -17,19 +16,18 @@ from typing import Any
 
 from nugpt.fit.alignment import claim_estimates
 from nugpt.fit.drift import FAILS, HOLDS, UNDECIDED
-from nugpt.fit.interval import Interval
-from nugpt.fit.verdict import Estimate, caveat, judge
 from nugpt.report.answers import Judged, PlanAnswer, has_grid
 from nugpt.report.backtests import EACH, SUMMED, TOLD, Group, left_out, size_rows, summary_rows
+from nugpt.report.estimates import estimate, estimates
 from nugpt.report.laws import TOLD as LAW
 from nugpt.report.laws import law_table
 from nugpt.report.layout import label_text, varying
 from nugpt.report.measured import alignment_groups
 from nugpt.report.sections import OPEN
 from nugpt.report.source import CurveRuns, Run
-from nugpt.report.words import NONE, UNBOUNDED, between, counted, number
+from nugpt.report.words import NONE, between, counted, number
 from nugpt.spec.study import Setting, Study
-from nugpt.spec.study_rules import SYMBOLS, Rule, describe
+from nugpt.spec.study_rules import SYMBOLS, describe
 
 NOT_RUN, NOT_COMPLETE, COMPLETE = "not run yet", "not complete", "complete"
 USUAL = "evidence"  # the scale that a section is of where it says none
@@ -234,65 +232,6 @@ def verdict_words(section: Section, one: Judged) -> str:
     """The verdict; of a study that is not complete, what it would be so far."""
     answer = one.verdict.answer or OPEN
     return answer if section.state == COMPLETE else f"{NOT_COMPLETE} (so far: {answer})"
-
-
-def estimate(one: Judged) -> str:
-    """Of several, the one that decides: of those with the verdict's answer, the nearest to a bound or furthest beyond.
-
-    Of an open question, the lowest and the highest.
-    """
-    verdict, rule = one.verdict, one.claim.rule
-    if len(verdict.estimates) < 2:
-        return estimates(one)
-    n = len(verdict.estimates)
-    if verdict.answer is None:
-        known = sorted((e for e in verdict.estimates if e.value is not None), key=lambda e: float(e.value or 0.0))
-        ends = "; ".join(map(_estimate, dict.fromkeys((known[0], known[-1])))) if known else "no estimate"
-        return f"{ends}; the lowest and the highest of {n}" if n > 2 and known else ends
-    alike = [e for e in verdict.estimates if judge(rule, (e,)).answer == verdict.answer]
-    share = {HOLDS: "both within" if n == 2 else f"all {n} within", FAILS: f"{len(alike)} of {n} outside"}
-    chosen = min(alike, key=lambda e: _room(rule, e, verdict.answer == HOLDS))
-    return f"{_estimate(chosen)}; {share.get(verdict.answer, f'{len(alike)} of {n} not decided')}"
-
-
-def _room(rule: Rule, one: Estimate, holds: bool) -> float:
-    """How far an interval that holds, or a value of one that does not, lies within the rule's nearer bound."""
-    low, high = one.interval if holds else (one.value, one.value)
-    if low is None or high is None:
-        return -math.inf
-    below = math.inf if rule.low is None else low - rule.low
-    return min(below, math.inf if rule.high is None else rule.high - high)
-
-
-def estimates(one: Judged) -> str:
-    """Each number of a verdict with its interval and its place; or why there is none."""
-    parts = [*map(_estimate, one.verdict.estimates), *_why_not(one)]
-    return "; ".join(parts) or one.verdict.reason
-
-
-def _why_not(one: Judged) -> list[str]:
-    """Why a claim is not decided whose intervals all lie within its bounds."""
-    verdict = one.verdict
-    known = bool(verdict.estimates) and all(e.value is not None for e in verdict.estimates)
-    if verdict.answer == UNDECIDED and known and all(_room(verdict.rule, e, True) >= 0 for e in verdict.estimates):
-        return [*dict.fromkeys(why for e in verdict.estimates if (why := caveat(verdict.rule, e)))]
-    return []
-
-
-def _estimate(one: Estimate) -> str:
-    where = f"{SYMBOLS.get(one.where, one.where)}: " if one.where else ""
-    if one.value is None:
-        bound = between(one.interval)
-        return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else "")
-    digits = _digits(one.interval)
-    bound = between(one.interval, digits)
-    return f"{where}{number(one.value, digits)} ({bound if bound != UNBOUNDED else 'no interval: too few runs'})"
-
-
-def _digits(interval: Interval) -> int:
-    """After the point: as many as show the interval's width to two digits, but two or three."""
-    width = interval.high - interval.low
-    return min(3, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 2
 
 
 def _backtests(groups: Sequence[Group]) -> list[str]:

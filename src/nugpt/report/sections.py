@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from nugpt.fit.groups import GroupDifference, group_differences
 from nugpt.fit.verdict import Estimate, estimate_of
 from nugpt.report.answers import COEFFICIENTS, SIZE_WORDS, Judged, Path, PlanAnswer, has_grid
 from nugpt.report.charts import lerp_name, path_name
+from nugpt.report.estimates import digits, estimate
 from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.layout import label_text, printable
 from nugpt.report.measured import alignment_tables
@@ -28,22 +28,59 @@ BADGES = {HOLDS: "badge holds", FAILS: "badge fails", UNDECIDED: "badge", OPEN: 
 
 
 def verdict_section(found: Sequence[PlanAnswer]) -> Html:
-    """Every claim with its verdict, those studies first that decide something."""
-    judged = [one for plan in found for one in plan.judged]
-    count = Counter(_answer(one) for one in judged)
+    """Every claim with its verdict, those studies first that decide something; plans without an ended run by name."""
     ordered = sorted(found, key=lambda plan: not any(_answer(one) in (HOLDS, FAILS) for one in plan.judged))
+    with_claims = [plan for plan in ordered if plan.judged]
+    asked = [plan for plan in with_claims if _begun(plan)] or with_claims
+    count = Counter(_answer(one) for plan in asked for one in plan.judged)
     parts: list[Child] = [tag("h2", "Verdicts", id="verdicts"), tag("p", _summary(count))]
-    for plan in ordered:
-        if plan.judged:
-            name = link(plan_anchor(plan), plan.title)
-            parts += [tag("h3", name, " ", tag("small", plan.plan.name)), _caveats(plan), *_note(plan.plan.note)]
-            parts += map(_claim, plan.judged)
+    if len(asked) > 1:
+        parts.append(_glance(asked))
+    for plan in asked:
+        name = link(plan_anchor(plan), plan.title)
+        parts += [tag("h3", name, " ", tag("small", plan.plan.name)), _caveats(plan), *_note(plan.plan.note)]
+        parts += [_claim(one, claim_anchor(plan, i)) for i, one in enumerate(plan.judged)]
+    not_run = [plan for plan in with_claims if not _begun(plan)] if len(asked) < len(with_claims) else []
     without = [plan for plan in found if not plan.judged]
-    if without:
-        names = joined((link(plan_anchor(plan), plan.title) for plan in without), ", ")
-        parts.append(tag("p", "Without claims of their own, so without a verdict: ", names, "."))
-        parts += [part for plan in without for part in _note(plan.plan.note)]
+    for told, plans in (("None of their runs has ended", not_run), ("Without claims of their own", without)):
+        if plans:
+            names = joined((link(plan_anchor(plan), plan.title) for plan in plans), ", ")
+            parts.append(tag("p", f"{told}, so without a verdict: ", names, "."))
+            parts += [part for plan in plans for part in _note(plan.plan.note)]
     return tag("section", *parts)
+
+
+def _glance(found: Sequence[PlanAnswer]) -> Html:
+    """Every claim in a row of its own, leading to where all of its numbers and its rule are."""
+    rows: list[list[Child]] = [
+        [
+            joined([_badge(_answer(one)), tag("small", " so far") if _missing(plan) else None]),
+            link(claim_anchor(plan, i), one.claim.text),
+            estimate(one),
+            link(plan_anchor(plan), plan.plan.name),
+        ]
+        for plan in found
+        for i, one in enumerate(plan.judged)
+    ]
+    return table(["verdict", "claim or question", "what decides it, with its interval", "plan"], rows)
+
+
+def _begun(found: PlanAnswer) -> bool:
+    return any(run.ended for curve in found.plan.curves for run in curve.runs)
+
+
+def _missing(found: PlanAnswer) -> int:
+    """How many of a plan's runs have not ended."""
+    return sum({run.id: not run.ended for curve in found.plan.curves for run in curve.runs}.values())
+
+
+def _badge(answer: str) -> Html:
+    return tag("span", answer, class_=BADGES[answer])
+
+
+def claim_anchor(found: PlanAnswer, i: int) -> str:
+    """The place of a plan's claim in the page."""
+    return f"claim-{found.plan.name}-{i + 1}"
 
 
 def _summary(count: Mapping[str, int]) -> str:
@@ -66,9 +103,9 @@ def _summary(count: Mapping[str, int]) -> str:
 def _caveats(found: PlanAnswer) -> Html | None:
     """What a verdict must not be read without: runs that are missing, how small they are, what one seed cannot say."""
     said = []
-    runs = {run.id: run.ended for curve in found.plan.curves for run in curve.runs}
-    if missing := len(runs) - sum(runs.values()):
-        said.append(f"{missing:,} of {counted(len(runs), 'run')} {'has' if missing == 1 else 'have'} not ended.")
+    if missing := _missing(found):
+        runs = len({run.id for curve in found.plan.curves for run in curve.runs})
+        said.append(f"{missing:,} of {counted(runs, 'run')} {'has' if missing == 1 else 'have'} not ended.")
     curves = [curve for curve in found.plan.curves if any(run.ended for run in curve.runs)]
     longest = max((curve.measured.sizes.get("steps", 0.0) for curve in curves), default=0.0)
     if found.plan.scale in SMOKE_TESTS and longest:
@@ -98,14 +135,13 @@ def _answer(one: Judged) -> str:
     return one.verdict.answer or OPEN
 
 
-def _claim(one: Judged) -> Html:
-    answer = _answer(one)
+def _claim(one: Judged, anchor: str) -> Html:
     estimates = [_estimate(estimate) for estimate in one.verdict.estimates]
     said = joined(estimates, "; ") if estimates else escaped_reason(one)
     ended = [curve for curve in one.curves if any(run.ended for run in curve.runs)]
     return tag(
         "div",
-        tag("div", tag("span", answer, class_=BADGES[answer])),
+        tag("div", _badge(_answer(one))),
         tag(
             "div",
             tag("p", one.claim.text),
@@ -114,6 +150,7 @@ def _claim(one: Judged) -> Html:
             _from(ended),
         ),
         class_="claim",
+        id=anchor,
     )
 
 
@@ -127,13 +164,9 @@ def _estimate(one: Estimate) -> Html:
     if one.value is None:
         bound = between(one.interval)
         return tag("span", f"{where}no estimate" + (f", {bound}" if bound not in (NONE, "unbounded") else ""))
-    shown = Html(tag("strong", short(one.value)))
-    return tag("span", where, shown, f" ({_ends(one)}, {one.level:.0%} interval)")
-
-
-def _ends(one: Estimate) -> str:
-    low, high = one.interval
-    return f"{short(low)} to {short(high)}" if math.isfinite(low) or math.isfinite(high) else "unbounded"
+    places = digits(one.interval)
+    shown = tag("strong", number(one.value, places))
+    return tag("span", where, shown, f" ({between(one.interval, places)}, {one.level:.0%} interval)")
 
 
 def _from(curves: Sequence[CurveRuns]) -> Html:

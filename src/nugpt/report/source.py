@@ -105,7 +105,10 @@ def read_store(
     title: str | None = None,
     loss: str | None = None,
 ) -> Source:
-    """The plans of these names, or all, by the loss that is due or this one; what cannot be read is a problem."""
+    """The plans of these names, or all, by the loss that is due or this one; what cannot be read is a problem.
+
+    Those of studies come first, in the studies' order.
+    """
     found = plans(store)
     there = [directory.path.name for directory in found]
     for name in names:
@@ -119,6 +122,8 @@ def read_store(
                 read.append(_read_plan(directory, studies, page_folder, loss, problems))
             except ValueError as error:
                 problems.append(str(error))
+    order = {id: i for i, id in enumerate(studies)}
+    read.sort(key=lambda plan: order.get(plan.study.id, len(order)) if plan.study is not None else len(order))
     advice = _recommendation(store, problems)
     checks: list[dict[str, Any]] = []
     try:
