@@ -39,7 +39,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "optimum, stability edge, drift, regret, power law: of a store or of your own runs",
     ),
     "recommend": ("nugpt.cli.recommend", "Recommend", "learning rates for a target, from a sweep or a base's best"),
-    "transfer-test": ("nugpt.cli.recommend", "TransferTest", "a gate: does the best learning rate hold over sizes?"),
+    "transfer-test": (
+        "nugpt.cli.transfer_test",
+        "TransferTest",
+        "a gate: does the best learning rate hold over sizes?",
+    ),
     "measure align": ("nugpt.cli.measure", "Align", "alignment exponents, and the width exponent that they imply"),
     "measure coords": (
         "nugpt.cli.coords",

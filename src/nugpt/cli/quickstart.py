@@ -24,7 +24,7 @@ class Quickstart:
 
     def run(self) -> int:
         """Sweep, fit, recommend, report, and say what was learned."""
-        from nugpt.cli.fit import Origin, read_curves
+        from nugpt.cli.curves import Origin, read_curves
         from nugpt.cli.launch import Execution
         from nugpt.cli.recommend import Recommend, TargetShape
         from nugpt.cli.report import Report

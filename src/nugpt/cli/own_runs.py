@@ -1,0 +1,208 @@
+"""A table of the user's own runs, a CSV or JSONL file, as curves: which column is what, and what its cells mean."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nugpt.cli.show import counted, flat
+
+if TYPE_CHECKING:
+    from nugpt.fit.measured import Measured, OwnRun
+
+# Words of a status column, in lower case; W&B writes finished, running, crashed, failed and killed.
+DONE = ("done", "finished", "completed", "success")
+NOT_ENDED = ("running", "pending", "crashed", "failed", "killed", "preempted", "preempting")
+DIVERGED = ("diverged", "nan", "inf", "+inf", "-inf", "infinity", "-infinity")
+MISSING = ("", "none", "null", "-")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table of the user's own runs: which column is what."""
+
+    lr_column: str | None = None
+    """Learning rates; by default the column lr."""
+    loss_column: str | None = None
+    """Final losses, by default the column loss; NaN, infinity and `diverged` count as diverged, an empty cell as no
+    result."""
+    size_column: str | None = None
+    """What grows: width, layers, steps. Without it all runs are of one size."""
+    seed_column: str | None = None
+    """Seeds, which pair runs across learning rates; without it repeated learning rates count as seeds, in order."""
+    group_column: str | None = None
+    """What is compared, such as tables or architectures; without it all runs belong together."""
+    status_column: str | None = None
+    """How runs ended, as W&B's State; those that did not end are left out."""
+
+    def named(self) -> dict[str, str]:
+        """What each column is → its name, for those that are given or needed."""
+        given = {key.removesuffix("_column"): value for key, value in self.given().items()}
+        return {"lr": "lr", "loss": "loss", **given}
+
+    def given(self) -> dict[str, str]:
+        """The options that are given."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def read_table(path: Path, columns: Columns) -> tuple[list[Measured], list[str]]:
+    """The curves of a file of runs, and what there is to say about rows that do not count by themselves."""
+    from nugpt.fit.measured import own_curves
+
+    readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    if path.suffix not in readers:
+        raise ValueError(f"{path} ends in {path.suffix!r}, but must be a .csv or .jsonl file, or a store's directory")
+    rows = list(readers[path.suffix](path))
+    if not rows:
+        raise ValueError(f"{path} has no rows")
+    named, there = columns.named(), list(dict.fromkeys(key for _, row in rows for key in row))
+    for what, name in named.items():
+        if name not in there:
+            raise ValueError(f"{what} column is {name!r}, but {path} has the columns {', '.join(there)}")
+    left_out: Counter[str] = Counter()
+    seeds: dict[str, int] = {}
+    runs = [run for where, row in rows if (run := _own_run(row, named, seeds, left_out, f"{path}:{where}")) is not None]
+    if not runs:
+        raise ValueError(f"{path}: no row has a result ({', '.join(f'{n} {why}' for why, n in left_out.items())})")
+    notes = [f"left out: {count} {why}" for why, count in left_out.items()]
+    if "seed" in named:
+        runs, told = _without_repeats(runs)
+        notes += told
+    else:
+        runs = _numbered(runs)
+    return own_curves(runs, named.get("size", "size"), named.get("group", "group")), notes
+
+
+def _without_repeats(runs: Sequence[OwnRun]) -> tuple[list[OwnRun], list[str]]:
+    """Rows that say the same twice count once; what else has the same learning rate and seed is averaged by the fit."""
+    once = list(dict.fromkeys(runs))
+    notes = [f"left out: {len(runs) - len(once)} repeated"] if len(once) < len(runs) else []
+    again = len(once) - len({(run.group, run.size, run.lr, run.seed) for run in once})
+    if again:
+        notes.append(f"averaged: {again} with the learning rate and seed of another row")
+    return once, notes
+
+
+def _numbered(runs: Sequence[OwnRun]) -> list[OwnRun]:
+    """Without seeds, the first run at each learning rate is of one seed, the second of another."""
+    seen: Counter[tuple[str, float | None, float]] = Counter()
+    found = []
+    for run in runs:
+        place = (run.group, run.size, run.lr)
+        found.append(replace(run, seed=seen[place]))
+        seen[place] += 1
+    return found
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each row by its columns' names; one that does not fit the header is refused, since its cells may have shifted."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            header: list[str] | None = None
+            for cells in reader:
+                if not "".join(cells).strip() and len(cells) < 2:
+                    continue  # a blank line
+                if header is None:
+                    header = _header(cells, f"{path}:{reader.line_num}")
+                else:
+                    _check_cells(cells, len(header), f"{path}:{reader.line_num}")
+                    yield reader.line_num, dict(zip(header, cells, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from None
+
+
+def _header(names: list[str], where: str) -> list[str]:
+    """The columns' names; those without one cannot be asked for, and may be several."""
+    for mark in (";", "\t"):
+        if len(names) == 1 and mark in names[0]:
+            way = "by commas, and numbers written with a point"
+            raise ValueError(f"{where}: the header {names[0][:40]!r} is separated by {mark!r}, but cells must be {way}")
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise ValueError(f"{where}: the header names the column {name!r} {count} times, but each must have its own")
+    return names
+
+
+def _check_cells(cells: list[str], columns: int, where: str) -> None:
+    if len(cells) != columns:
+        way = "quote a cell that has a comma" if len(cells) > columns else "leave a cell empty, but keep its comma"
+        found = f"the row {','.join(cells)[:40]!r} has {counted(len(cells), 'cell')}"
+        raise ValueError(f"{where}: {found}, but the header has {counted(columns, 'column')}: {way}")
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """One object a line; the fields of objects inside it are named with dots, as config.lr."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8: {error}") from None
+    for i, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{i}: not a JSON object: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}:{i}: {line.strip()[:40]!r} is not a JSON object")
+            yield i, {name: "" if value is None else str(value) for name, value in flat(row)}
+
+
+def _own_run(
+    row: Mapping[str, str], named: Mapping[str, str], seeds: dict[str, int], left_out: Counter[str], where: str
+) -> OwnRun | None:
+    """The run of one row; none where it has no result, which is counted."""
+    from nugpt.fit.measured import OwnRun
+
+    cells = {what: row.get(name, "").strip() for what, name in named.items()}
+    status = _status(cells.get("status", "done").lower(), f"{where}: {named.get('status')}")
+    loss = cells["loss"].lower()
+    if status is None:
+        left_out["did not end"] += 1
+        return None
+    if loss in DIVERGED or (loss in MISSING and status == "diverged"):
+        status = "diverged"
+    elif loss in MISSING and status == "done":
+        left_out["without a loss"] += 1
+        return None
+    if cells["lr"].lower() in MISSING:
+        left_out["without a learning rate"] += 1
+        return None
+    return OwnRun(
+        lr=_positive(cells["lr"], f"{where}: {named['lr']}"),
+        loss=_float(loss, f"{where}: {named['loss']}") if status == "done" else None,
+        seed=seeds.setdefault(cells.get("seed", ""), len(seeds)),
+        size=_positive(cells["size"], f"{where}: {named['size']}") if "size" in cells else None,
+        group=cells.get("group", ""),
+        status=status,
+    )
+
+
+def _status(word: str, where: str) -> str | None:
+    if word in DONE:
+        return "done"
+    if word in ("diverged", "stopped"):
+        return word
+    if word in NOT_ENDED:
+        return None
+    raise ValueError(f"{where} is {word!r}, but must be one of {', '.join((*DONE, 'diverged', 'stopped', *NOT_ENDED))}")
+
+
+def _float(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{where} is {text!r}, but must be a number") from None
+
+
+def _positive(text: str, where: str) -> float:
+    value = _float(text, where)
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{where} is {text!r}, but must be a number above 0")
+    return value
