@@ -457,6 +457,6 @@ def _print_tested(name: str, tested: Sequence[Backtest]) -> None:
 
 def _reach_row(reach: Reach) -> list[str]:
     swept = f"{reach.low:g}" if reach.low == reach.high else f"{reach.low:g} … {reach.high:g}"
-    source = "seen in the sweep" if reach.measured else "the table's word"
+    source = "seen in the sweep" if reach.measured else "predicted by the table"
     slope = f"{reach.slope:+.3f} ± {reach.deviation:.3f} ({source})"
     return [AXES[reach.axis], swept, f"{reach.target:g}", f"{reach.octaves:+.2f}", f"{reach.beyond:.2f}", slope]

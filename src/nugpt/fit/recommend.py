@@ -46,7 +46,7 @@ class Reach:
     beyond: float  # outside the swept sizes, at least 0
     slope: float  # octaves of η* per octave that the way is taken to add
     deviation: float  # of that slope
-    measured: bool  # whether the store's sizes show it, or the table's word is taken
+    measured: bool  # whether the store's sizes show it, or the table's prediction is taken
     own: bool = False  # whether what shows it rests on the size that lends its curve
 
     @property
@@ -179,7 +179,7 @@ def recommend(
 
 
 def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
-    """The same from a bare learning rate, the target's own: the table's word, without interval or cost."""
+    """The same from a bare learning rate, the target's own: the table's prediction, without interval or cost."""
     base, goal = sizes_of(target.base.extent), sizes_of(target.extent)
     reaches = tuple(
         Reach(axis, goal[axis], at, at, way := math.log2(goal[axis] / at), abs(way), 0.0, DRIFT, False)
@@ -257,9 +257,9 @@ def _share(path: PathAnswer, axis: str) -> float:
 
 
 def _slope(path: PathAnswer | None, table: Parametrization, axis: str) -> tuple[float, float]:
-    """The slope along an axis and its deviation: the table's word, sharpened by what was seen.
+    """The slope along an axis and its deviation: the table's prediction, sharpened by what was seen.
 
-    A drift that is shown stands for itself: the table's word no longer counts.
+    A drift that is shown stands for itself: the table's prediction no longer counts.
     """
     expected, doubt = expected_slope(table, axis)
     if path is None:
