@@ -184,6 +184,8 @@ def test_licence_is_mit(pyproject: dict[str, Any]) -> None:
 
 def test_version_is_the_same_everywhere(pyproject: dict[str, Any]) -> None:
     assert nugpt.__version__ == metadata.version("nugpt") == pyproject["project"]["version"]
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {nugpt.__version__}\n" in cited
 
 
 def test_every_marker_says_how_to_run_it(pyproject: dict[str, Any], marker_parts: dict[str, Any]) -> None:
