@@ -26,7 +26,14 @@ def test_the_list_names_every_study_with_its_claims(capsys: pytest.CaptureFixtur
     assert main(["study", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in listed] == list(STUDIES)
-    assert all(row["varies"] and row["claims"] for row in listed)
+    assert all(row["varies"] and row["title"] for row in listed)
+    assert [claim["text"] for claim in listed[0]["claims"]] == [claim.text for claim in STUDIES[listed[0]["id"]].claims]
+    assert listed[0]["claims"][1]["rule"] == "slope of the best η over heads for nugpt: 90% interval from −0.1 to 0.1"
+    assert main(["study", "list"]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert rows["width-fixed-steps"][-2:] == ["paper", "3"]
+    assert rows["held-out"][-2] == "ours"
+    assert rows.keys() >= set(STUDIES)
 
 
 def test_a_plan_of_the_paper_can_be_looked_at_before_its_data_is_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -51,11 +51,7 @@ class Study:
         from nugpt.studies import STUDIES
 
         if self.ids == ("list",):
-            rows = [[s.id, s.varies, "; ".join(claim.text for claim in s.claims)] for s in STUDIES.values()]
-            if self.json:
-                print_json([{"id": row[0], "varies": row[1], "claims": row[2]} for row in rows])
-            else:
-                print_table(["study", "what varies", "claim or question"], rows)
+            self._list(STUDIES.values())
             return 0
         if not self.ids:
             raise ValueError("no study given: name one, or several, or `all`; `nugpt study list` lists them")
@@ -63,6 +59,14 @@ class Study:
             if self.ids == ("all",) or len(self.ids) > 1:
                 return self._run_several(early)
             return self._run_study(early)
+
+    def _list(self, studies: Iterable[StudyDefinition]) -> None:
+        if self.json:
+            print_json([_facts(study) for study in studies])
+            return
+        rows = [[one.id, one.title, "paper" if one.figure else "ours", str(len(one.claims))] for one in studies]
+        print_table(["study", "about", "whose", "claims"], rows, right=(3,))
+        print("`nugpt study ID` shows a study's claims, the rules that decide them, and its runs.")
 
     def _run_study(self, early: EarlyWorker | None) -> int:
         from nugpt.store import Store
@@ -158,6 +162,13 @@ class Study:
         for claim in chosen.claims:
             print(f"{claim.text}   [{describe(claim.rule)}]")
         show_plan(made, self.store, devices[0].split(":")[0], len(devices))
+
+
+def _facts(one: StudyDefinition) -> dict[str, Any]:
+    from nugpt.spec.study_rules import describe
+
+    claims = [{"text": claim.text, "rule": describe(claim.rule)} for claim in one.claims]
+    return {"id": one.id, "title": one.title, "varies": one.varies, "figure": one.figure, "claims": claims}
 
 
 def study_of(id: str) -> StudyDefinition:
