@@ -43,7 +43,6 @@ def nugpt(*words: str, code: str | None = None, **options: object) -> subprocess
 def test_commands_that_show_facts_import_no_torch(words: Sequence[str]) -> None:
     code = """
 import sys
-import tempfile
 from nugpt.cli.main import main
 try:
     status = main(sys.argv[1:])

@@ -254,6 +254,7 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
             ["--titan", "8", "--executor", "slurm", "--gpus-per-task", "4"],
             "gpus_per_task is 4, but with --titan 8 a task needs one per process",
         ),
+        (["--titan", "8", "--gpus-per-task", "4"], "gpus_per_task is 4, but is for SLURM"),
         (["--titan", "2", "--devices", "cpu", "cpu"], "devices is 'cpu cpu', but with --titan must be cpu or cuda"),
         (
             ["--titan", "2", "--kernels", "fused", "--compile", "True"],
@@ -286,6 +287,11 @@ def test_a_plan_for_a_cluster_is_not_begun_where_there_is_none(
         words = [*arguments(data, tmp_path / "runs"), "--executor", "slurm", "--run", *more]
         assert word in one_line(words, capsys)
         assert not (tmp_path / "runs").exists()
+
+
+def test_ranks_on_a_cpu_or_with_as_many_gpus_as_they_are_may_be_a_task() -> None:
+    for gpus in (None, 0, 2, 4):
+        launch.Execution(executor="slurm", titan=2, gpus_per_task=gpus).check()
 
 
 def test_devices_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
