@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nugpt.store.atomic import write_bytes
-from nugpt.sweep.executors.slurm import SlurmOptions, directives, submit_script
+from nugpt.sweep.executors.slurm import SlurmOptions, directives, submit_script, waiting
 
 LOGS = "slurm"  # folder of a run's directory
 FIRST_PORT, PORTS = 20_000, 20_000  # the job's number chooses one of these, so that two jobs on a node do not meet
@@ -90,8 +90,7 @@ def job_script(
             f"  --max-restarts=0 {meet} \\",
             f"  {command} &",
             "step=$!",
-            'wait "$step"; status=$?',
-            'while kill -0 "$step" 2>/dev/null; do wait "$step"; status=$?; done',
+            *waiting("step"),
             *(again if options.requeue else []),
             'exit "$status"',
             "",
