@@ -16,6 +16,7 @@ import tyro
 
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import counted, flat, number, print_json, print_table, quiet, say
+from nugpt.cli.store import check_unpacked
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
@@ -182,6 +183,7 @@ def _from_file(path: Path, columns: Columns) -> CurveSet:
     from nugpt.fit.measured import own_curves
 
     readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    check_unpacked(path)
     if path.suffix not in readers:
         raise ValueError(f"{path} ends in {path.suffix!r}, but must be a .csv or .jsonl file, or a store's directory")
     rows = list(readers[path.suffix](path))
