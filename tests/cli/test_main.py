@@ -274,6 +274,7 @@ UNWRITABLE = {  # none of them has anything to work on, of which it would speak 
         "the folder of out is 'locked'",
     ),
     "kept by recommend": (["recommend", "--from", "locked", "--keep"], "from is 'locked'"),
+    "data prepare": (["data", "prepare", "no.txt", "--out", "locked/new"], "out is 'locked/new'"),
     "store pack": (["store", "pack", "locked/a.tar.gz", "--store", "empty"], "the folder of file is 'locked'"),
     "export": (["export", "hf", "no", "locked/new"], "the folder of OUT is '"),
 }

@@ -64,7 +64,9 @@ class Prepare:
 
     def _prepare(self) -> Manifest:
         from nugpt.data import prepare
+        from nugpt.store.atomic import check_writable
 
+        check_writable(Path(self.out).expanduser(), "out")  # before gigabytes are hashed
         with _progress() as report:
             return prepare(
                 self.sources,
