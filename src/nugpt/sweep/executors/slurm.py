@@ -127,10 +127,14 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
     )
 
 
-def waiting(process: str) -> list[str]:
-    """The lines that wait for a script's own process, by the variable of its number, and take its status."""
+def waiting(process: str, turn: str | None = None) -> list[str]:
+    """The lines that wait for a script's own process, by the variable of its number, and take its status.
+
+    A turn of the wait is ended by a signal, after which the process may go on; another kind of turn may be given.
+    """
+    turn = turn or f'wait "${process}"'
     return [
-        f'while kill -0 "${process}" 2>/dev/null; do wait "${process}"; done # a signal ends a wait, not the process',
+        f'while kill -0 "${process}" 2>/dev/null; do {turn}; done',
         f'wait "${process}"; status=$? # its own, which bash keeps, and not that of a wait that a signal ended',
     ]
 
