@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ import pytest
 from nugpt.cli.main import main
 from nugpt.sweep.executors import local
 from nugpt.sweep.executors.local import NUGPT, EarlyWorker
+from nugpt.sweep.signals import NUMBERS, Request, heeding
 
 HELP = [*NUGPT, "worker", "--help"]
 
@@ -119,3 +121,20 @@ def test_a_plan_that_is_only_shown_begins_none(tmp_path: Path, monkeypatch: pyte
     Watched.begun = None
     assert main(["sweep", "--name", "x", "--preset", "tiny-l2h1", "--store", str(tmp_path)]) == 0
     assert Watched.begun is None
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_between_loading_and_working_is_not_lost(number: signal.Signals) -> None:
+    def work(request: Request) -> int:
+        request.check()
+        return 0
+
+    def become(request: Request) -> int:
+        request.check()
+        os.kill(os.getpid(), number)
+        return heeding(work)  # which asks for itself
+
+    before = signal.getsignal(number)
+    assert heeding(become) == 128 + number
+    assert signal.getsignal(number) == before
+    assert heeding(work) == 0  # nothing of it is left

@@ -328,6 +328,7 @@ GOOD = "lr,loss,width\n0.1,3.0,64\n0.2,2.9,64\n"
 MISTAKES = {
     "nothing there": ("", ["nowhere"], ["nowhere is no store"]),
     "another kind of file": ("runs.txt", ["runs.txt"], ["'.txt'", ".csv or .jsonl"]),
+    "a packed store": ("runs.tgz", ["runs.tgz"], ["runs.tgz is a packed store", "`nugpt store merge runs.tgz --store"]),
     "wrong column": ("runs.csv", ["runs.csv", "--lr-column", "eta"], ["'eta'", "columns lr, loss, width"]),
     "wrong size column": ("runs.csv", ["runs.csv", "--size-column", "heads"], ["size column is 'heads'", "width"]),
     "lr no number": ("lr.csv", ["lr.csv"], ["lr.csv:3: lr is 'fast'"]),

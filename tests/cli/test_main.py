@@ -43,7 +43,6 @@ def nugpt(*words: str, code: str | None = None, **options: object) -> subprocess
 def test_commands_that_show_facts_import_no_torch(words: Sequence[str]) -> None:
     code = """
 import sys
-import tempfile
 from nugpt.cli.main import main
 try:
     status = main(sys.argv[1:])
@@ -275,6 +274,7 @@ UNWRITABLE = {  # none of them has anything to work on, of which it would speak 
         "the folder of out is 'locked'",
     ),
     "kept by recommend": (["recommend", "--from", "locked", "--keep"], "from is 'locked'"),
+    "data prepare": (["data", "prepare", "no.txt", "--out", "locked/new"], "out is 'locked/new'"),
     "store pack": (["store", "pack", "locked/a.tar.gz", "--store", "empty"], "the folder of file is 'locked'"),
     "export": (["export", "hf", "no", "locked/new"], "the folder of OUT is '"),
 }

@@ -259,6 +259,7 @@ MISTAKES = {
     "a file of runs": (["--from", "FILE", *TARGET], ["runs.csv'", "what model", "give --lr", "--base"]),
     "a file of runs and a base": (["--from", "FILE", "--base", "tiny-l2h2"], ["runs.csv'", "what model"]),
     "backtest of a file": (["--from", "FILE", "--backtest"], ["runs.csv'", "`nugpt transfer-test` takes"]),
+    "a packed store": (["--from", "PACKED", *TARGET], ["runs.tar.gz is a packed store: `nugpt store merge "]),
     "unknown table": (["--from", "STORE", *TARGET, "--parametrization", "completep"], ["'completep'", "ngpt, nugpt"]),
     "unknown plan": (["--from", "STORE", *TARGET, "--plan", "depths"], ["'depths'", "lengths, ngpt, widths"]),
     "heads not given": (["--from", "STORE", "--steps", "100"], ["n_heads", "1, 2, 4"]),
@@ -286,7 +287,9 @@ def test_a_mistake_is_status_2_and_one_line(mistake: str, store: Path, capsys: p
     words, named = MISTAKES[mistake]
     file = store.with_name("runs.csv")
     file.write_text("lr,loss\n0.1,3.0\n", encoding="utf-8")
-    places = {"STORE": str(store), "FILE": str(file)}
+    packed = store.with_name("runs.tar.gz")
+    packed.touch()
+    places = {"STORE": str(store), "FILE": str(file), "PACKED": str(packed)}
     assert main(["recommend", *(places.get(word, word) for word in words)]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from nugpt.spec.run import run_flops
 from nugpt.store import Store
 from nugpt.store.claims import claim
 from nugpt.store.plans import Addition, PlanDirectory
+from nugpt.sweep.executors import local
 from nugpt.sweep.executors.local import run_local
 from nugpt.sweep.state import plan_state
 
@@ -254,6 +256,7 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
             ["--titan", "8", "--executor", "slurm", "--gpus-per-task", "4"],
             "gpus_per_task is 4, but with --titan 8 a task needs one per process",
         ),
+        (["--titan", "8", "--gpus-per-task", "4"], "gpus_per_task is 4, but is for SLURM"),
         (["--titan", "2", "--devices", "cpu", "cpu"], "devices is 'cpu cpu', but with --titan must be cpu or cuda"),
         (
             ["--titan", "2", "--kernels", "fused", "--compile", "True"],
@@ -286,6 +289,11 @@ def test_a_plan_for_a_cluster_is_not_begun_where_there_is_none(
         words = [*arguments(data, tmp_path / "runs"), "--executor", "slurm", "--run", *more]
         assert word in one_line(words, capsys)
         assert not (tmp_path / "runs").exists()
+
+
+def test_ranks_on_a_cpu_or_with_as_many_gpus_as_they_are_may_be_a_task() -> None:
+    for gpus in (None, 0, 2, 4):
+        launch.Execution(executor="slurm", titan=2, gpus_per_task=gpus).check()
 
 
 def test_devices_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,6 +488,53 @@ def test_what_a_worker_complains_of_is_passed_on(
     ):
         ended = run_local(directory, [[sys.executable, "-c", code]], lambda: None, poll=0.01)
         assert list(ended.complaints) == complaints  # of this start: the log holds those of earlier ones too
+
+
+WAITS = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", [1, 2, 3], ids=["the first", "the last", "one that was killed"])
+def test_a_signal_while_a_worker_is_begun_reaches_it_and_those_before(
+    number: signal.Signals,
+    at: int,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = lay_down(tmp_path / "runs", capsys, data)
+    begun: list[subprocess.Popen[bytes]] = []
+    start = local._start
+
+    def interrupted(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        begun.append(start(command, log))
+        if len(begun) == at:
+            os.kill(os.getpid(), number)
+        return begun[-1]
+
+    def nothing(number: int, frame: object) -> None:  # where it is not heeded the test fails, and not all tests end
+        pass
+
+    monkeypatch.setattr(local, "_start", interrupted)
+    once = "import os, signal, sys; os.mkdir(sys.argv[1]) if (first := not os.path.exists(sys.argv[1])) else 0"
+    killed = [
+        sys.executable,
+        "-c",
+        f"{once}; os.kill(os.getpid(), 9) if first else signal.pause()",
+        str(tmp_path / "k"),
+    ]
+    before = signal.signal(number, nothing)
+    try:
+        ended = run_local(directory, [WAITS, WAITS if at < 3 else killed], lambda: None, 0.01, time.time() + 20)
+    finally:
+        signal.signal(number, before)
+        for process in begun:
+            process.kill()
+    assert ended.interrupted
+    assert not ended.out_of_time
+    assert len(begun) == at  # none is begun after it
+    assert [process.returncode for process in begun] == ([-15] * at if at < 3 else [-15, -9, -15])
 
 
 def test_workers_are_asked_to_leave_when_nobody_can_watch_them_any_more(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch.multiprocessing as mp
 from tests.core import small
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from nugpt.core.decoder import Decoder
@@ -27,8 +30,12 @@ STEPS = 3
 def begun() -> Decoder:
     """A model at its initial values, in float64."""
     model = build(CONFIG).double()
-    initialize_(model, 0, small.resolved(CONFIG), CONFIG.roles)
+    begin_(model)
     return model
+
+
+def begin_(model: nn.Module) -> None:
+    initialize_(model, 0, small.resolved(CONFIG), CONFIG.roles)
 
 
 class Holder(nn.Module):
@@ -87,6 +94,28 @@ def test_rules_that_have_a_wrappers_words_are_kept_and_a_refusal_has_the_name_as
         retract_([("_orig_mod.bias", torch.ones(2))], roles)
 
 
+def test_a_rule_for_any_name_gives_a_wrapped_model_the_values_of_the_model_inside() -> None:
+    roles = Roles([RoleRule(r".*weight", "hidden", axis=1)])
+    resolved = small.resolved(CONFIG)
+    values = []
+    for wrap in (lambda model: model, torch.compile):
+        model: Any = wrap(nn.Linear(3, 4, bias=False))
+        initialize_(model, 0, resolved, roles)
+        (group,) = param_groups(model.named_parameters(), resolved, roles)
+        assert group["names"] == ["weight"]
+        values.append(group["params"][0].detach().clone())
+    assert torch.equal(*values)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_a_parameter_that_was_flattened_is_not_taken_for_one_vector(axis: int) -> None:
+    roles = Roles([RoleRule(r"weight", "hidden", axis=axis)])
+    part = torch.full((6,), 3.0)
+    with pytest.raises(ValueError, match=r"'_fsdp_wrapped_module\.weight' is sharded .*summon_full_params"):
+        retract_([("_fsdp_wrapped_module.weight", part)], roles)
+    assert torch.equal(part, torch.full((6,), 3.0))
+
+
 def test_a_model_without_memory_is_not_initialised_in_silence() -> None:
     with pytest.raises(ValueError, match=r"parameter 'E_in\.weight' has no memory .*to_empty"):
         initialize_(build(CONFIG, device="meta"), 0, small.resolved(CONFIG), CONFIG.roles)
@@ -95,8 +124,14 @@ def test_a_model_without_memory_is_not_initialised_in_silence() -> None:
 # --- two processes
 
 
-def trained(wrapped: Any, model: Any, rank: int, world: int) -> dict[str, Tensor]:
-    """The parameters after a few steps, as anybody would train them; this rank has its share of each batch."""
+Whole = Callable[[Any], AbstractContextManager[Any]]
+
+
+def trained(wrapped: Any, model: Any, rank: int, world: int, whole: Whole = nullcontext) -> dict[str, Tensor]:
+    """The parameters after a few steps, as anybody would train them; this rank has its share of each batch.
+
+    Within `whole` the parameters have their rows and columns.
+    """
     resolved, roles = small.resolved(CONFIG, lr=0.05), CONFIG.roles
     optimizer = torch.optim.AdamW(param_groups(wrapped.named_parameters(), resolved, roles), betas=resolved.betas)
     multipliers = gains(model, resolved)
@@ -105,11 +140,13 @@ def trained(wrapped: Any, model: Any, rank: int, world: int) -> dict[str, Tensor
         wrapped(tokens[rank::world], multipliers, targets[rank::world]).backward()
         optimizer.step()
         optimizer.zero_grad()
-        retract_(wrapped.named_parameters(), roles)
-    return {
-        own_name(name, roles): (parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter).detach()
-        for name, parameter in wrapped.named_parameters()
-    }
+        with whole(wrapped):
+            retract_(wrapped.named_parameters(), roles)
+    with whole(wrapped):
+        return {
+            own_name(name, roles): (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+            for name, p in wrapped.named_parameters()
+        }
 
 
 def sharded(model: Any) -> nn.Module:
@@ -135,6 +172,12 @@ def train_on_two(rank: int, folder: str) -> None:
     found = {"ddp": trained(DistributedDataParallel(model), model, rank, 2)}
     model = build(CONFIG, device="meta").double()
     found["fsdp2"] = trained(sharded(model), model, rank, 2)
+    model = begun()
+    flat = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    for refused in (lambda: retract_(flat.named_parameters(), CONFIG.roles), lambda: begin_(flat)):
+        with pytest.raises(ValueError, match="summon_full_params"):
+            refused()
+    found["fsdp"] = trained(flat, model, rank, 2, FullyShardedDataParallel.summon_full_params)
     if rank == 0:
         torch.save(found, f"{folder}/found.pt")
     dist.destroy_process_group()
@@ -146,7 +189,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
     truth = trained(model, model, 0, 1)
     mp.spawn(train_on_two, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
     found = torch.load(tmp_path / "found.pt", weights_only=True)
-    assert set(found) == {"ddp", "fsdp2"}
+    assert set(found) == {"ddp", "fsdp2", "fsdp"}
     for way, parameters in found.items():
         assert set(parameters) == set(truth)
         for name, value in parameters.items():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,22 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
     assert len(kept) == after
     assert Prepare((str(source),), str(out), "bytes", shard_tokens=5000, workers=1).run() == 0
     assert all(path.stat().st_ino == inode for path, inode in kept.items())
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_ctrl_c_before_a_whole_data_set_is_touched_says_that_it_is_whole(
+    force: bool, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    out = str(tmp_path / "out")
+    assert Prepare((str(source),), out, "bytes", workers=1).run() == 0
+    capsys.readouterr()
+    monkeypatch.setattr(import_module("nugpt.data.prepare"), "list_sources", pressed)  # hashing gigabytes
+    assert Prepare((str(source),), out, "bytes", workers=1, force=force).run() == 130
+    assert capsys.readouterr().err == f"stopped: the data set in {out} is whole\n"
+    assert Verify(out).run() == 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals come in another way there")

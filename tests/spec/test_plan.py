@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +48,16 @@ def test_a_curve_is_every_learning_rate_with_every_seed() -> None:
         assert replace(spec, lr=CURVE.spec.lr, seed=CURVE.spec.seed) == CURVE.spec
     assert list(CURVE.runs([1.0])) == [(1.0, 0), (1.0, 3)]
     assert len({spec.hash for spec in runs.values()}) == 6
+
+
+def test_whole_numbers_of_numpy_make_the_same_plan() -> None:
+    policy = Policy(extend=2, stop=StopRule(times=3))
+    ours = Plan("p", (Curve({"heads": 2}, make_spec(), (-7.0, -6.0), (0, 1), fine=3),), policy)
+    theirs = Curve({"heads": np.int64(2)}, make_spec(), np.arange(-7, -5), np.arange(2), np.int64(3))  # type: ignore[arg-type, dict-item]
+    numbers = {"extend": np.int64(2), "stop": StopRule(times=np.int64(3))}  # type: ignore[arg-type]
+    found = Plan("p", (theirs,), Policy(**numbers))  # type: ignore[arg-type]
+    assert json.dumps(found.to_dict()) == json.dumps(ours.to_dict())
+    assert found.hash == ours.hash
 
 
 def test_a_curve_is_known_by_what_its_runs_share() -> None:

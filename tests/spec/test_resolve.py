@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -49,6 +50,20 @@ def test_what_is_no_table_base_or_extent_is_told_how_one_is_had(name: str, value
 def test_a_base_is_of_an_extent() -> None:
     with pytest.raises(ValueError, match=r"extent is ModelConfig\(.*Extent\.of\(MODEL, STEPS, BATCH\) makes one"):
         Base.of(ModelConfig(2, 2, 48, 1024, 128))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "way"),
+    [
+        ("table", "nugpt", "Parametrization: nugpt.parametrization(NAME)"),
+        ("base", EXTENT, "Base: nugpt.Base.of(EXTENT)"),
+        ("model", "tiny-l2h2", "ModelConfig: nugpt.ModelConfig(…)"),
+    ],
+)
+def test_a_run_is_told_the_same(name: str, value: Any, way: str) -> None:
+    given: dict[str, Any] = {"model": ModelConfig(2, 2, 48, 1024, 128), "table": parametrization("nugpt"), "base": BASE}
+    with pytest.raises(ValueError, match=rf"^{name} is .* must be of the class {re.escape(way)}"):
+        RunSpec(**{**given, name: value}, lr=0.01, steps=120, batch=16, data="d")
 
 
 def test_whole_numbers_of_numpy_are_taken_for_pythons() -> None:

@@ -338,18 +338,23 @@ def test_an_option_for_sbatch_is_one_word(option: str) -> None:
         SlurmOptions(extra=(option,))
 
 
-def run_script(tmp_path: Path, worker: str, *signals: signal.Signals, early: str = "") -> tuple[int, str]:
+WORKER = "\nbash -c "  # where the script starts it
+
+
+def run_script(
+    tmp_path: Path, worker: str, *signals: signal.Signals, before: str = WORKER, done: str = ""
+) -> tuple[int, str]:
     """Run the array's script with another worker and a scontrol that only notes what it was asked.
 
-    `early` is done by the script itself, just before it starts the worker.
+    `done` is what the script itself does just before this part of it.
     """
     programs = tmp_path / "bin"
     programs.mkdir(exist_ok=True)
     (programs / "scontrol").write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/scontrol\n')
     (programs / "scontrol").chmod(0o755)
     script = batch_script(tmp_path, ["bash", "-c", worker], SlurmOptions())
-    assert script.count("\nbash -c ") == 1
-    (tmp_path / "array.sh").write_text(script.replace("\nbash -c ", f"\n{early}\nbash -c "))
+    assert script.count(before) == 1
+    (tmp_path / "array.sh").write_text(script.replace(before, f"\n{done}{before}"))
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"} | {
         "SLURM_ARRAY_JOB_ID": "17",
         "SLURM_ARRAY_TASK_ID": "3",
@@ -383,11 +388,20 @@ def test_a_signal_reaches_the_worker_and_a_notice_has_the_task_queued_again(
     assert run_script(tmp_path, worker, number) == (status, requeued)
 
 
+@pytest.mark.parametrize("before", [WORKER, "\nstarted=", "\nsleep 1", "\nworker=$", "\nif [ -n"])
 @pytest.mark.parametrize(
     ("name", "status", "requeued"), [("USR1", 138, "requeue 17_3\n"), ("TERM", 143, "")], ids=["notice", "cancelled"]
 )
-def test_a_signal_before_there_is_a_worker_is_kept_for_it(
-    tmp_path: Path, name: str, status: int, requeued: str
+def test_a_signal_while_the_worker_is_started_is_kept_for_it(
+    tmp_path: Path, name: str, status: int, requeued: str, before: str
 ) -> None:
     # It reaches the worker before that has begun to listen, and ends it: the status is the signal's own.
-    assert run_script(tmp_path, "exec sleep 60", early=f"kill -{name} $$") == (status, requeued)
+    done = f"kill -{name} $$"
+    assert run_script(tmp_path, "exec sleep 60", before=before, done=done) == (status, requeued)
+
+
+def test_a_worker_that_ends_by_itself_as_the_notice_comes_is_not_queued_again(tmp_path: Path) -> None:
+    # The notice ends the wait; before the script looks again the worker has ended, with nothing left to do.
+    worker = SAVES.format(status=0, name="USR1")
+    late = '\nwait() { builtin wait "$@"; set -- $?; sleep 0.5; return "$1"; }'
+    assert run_script(tmp_path, worker, signal.SIGUSR1, done=late) == (0, "")

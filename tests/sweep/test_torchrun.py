@@ -11,16 +11,18 @@ import pytest
 from nugpt.sweep.executors.slurm import SlurmOptions, batch_script
 from nugpt.sweep.executors.torchrun import Nodes, job_script
 
-# The step saves and ends at the file, as rank 0 does; the other call asks for a node's name.
+# The step, as rank 0 does, removes the file of the turn before once it has begun, and then saves and ends at the file;
+# the other call asks for a node's name.
 SRUN = """#!/bin/bash
 if [ "$1" != --kill-on-bad-exit=1 ]; then echo host; exit; fi
+sleep 0.5; rm -f {run}/stop; touch {run}/begun
 for _ in $(seq 3000); do if [ -e {run}/stop ]; then exit 0; fi; sleep 0.01; done
 exit 7
 """
 
 
 @pytest.mark.parametrize(("name", "requeued"), [("USR1", "requeue 17\n"), ("TERM", "")], ids=["notice", "cancelled"])
-@pytest.mark.parametrize("when", ["before the step", "as the step begins"])
+@pytest.mark.parametrize("when", ["before the step", "as the step begins", "when it trains"])
 def test_a_signal_asks_the_ranks_to_save_whenever_it_comes(tmp_path: Path, name: str, requeued: str, when: str) -> None:
     run, programs = tmp_path / "run", tmp_path / "bin"
     for folder in (run, programs):
@@ -33,8 +35,12 @@ def test_a_signal_asks_the_ranks_to_save_whenever_it_comes(tmp_path: Path, name:
     script = job_script(run, Nodes(2, 2), "python", ["-m", "training"], SlurmOptions(), gpus=False)
     place = "\nsrun --kill-on-bad-exit" if when == "before the step" else "\nstep=$!"
     assert script.count(place) == 1
+    sent = f"kill -{name} $$"
+    if when == "when it trains":
+        sent = f"(until [ -e {run}/begun ]; do sleep 0.01; done; sleep 0.2; {sent}) &"
+        place = "\nsrun --kill-on-bad-exit"
     job = tmp_path / "job.sh"
-    job.write_text(script.replace(place, f"\nkill -{name} $${place}"))
+    job.write_text(script.replace(place, f"\n{sent}{place}"))
     slurm = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "host"}
     environment = {"PATH": f"{programs}:{os.environ['PATH']}"} | slurm
     assert subprocess.run(["bash", str(job)], env=environment, cwd=tmp_path, timeout=60).returncode == 0

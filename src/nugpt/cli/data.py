@@ -64,7 +64,9 @@ class Prepare:
 
     def _prepare(self) -> Manifest:
         from nugpt.data import prepare
+        from nugpt.store.atomic import check_writable
 
+        check_writable(Path(self.out).expanduser(), "out")  # before gigabytes are hashed
         with _progress() as report:
             return prepare(
                 self.sources,
@@ -83,8 +85,11 @@ class Prepare:
 
     def _stopped(self) -> str:
         """What is kept after Ctrl-C, and how to go on."""
+        from nugpt.data.manifest import MANIFEST_FILE
         from nugpt.data.prepare import kept_shards
 
+        if (Path(self.out).expanduser() / MANIFEST_FILE).is_file():  # written last, and cleared first
+            return f"stopped: the data set in {self.out} is whole"
         shards, tokens = kept_shards(self.out)
         again = "the same command" + (" without --force" if self.force else "")
         if not shards:

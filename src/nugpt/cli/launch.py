@@ -117,7 +117,8 @@ class Execution:
             raise ValueError(f"replicas is {self.replicas}, but with --titan each run has all GPUs of its worker")
         if self.executor == "local" and (self.workers or 1) > 1:
             raise ValueError(f"workers is {self.workers}, but with --titan one worker has all GPUs of this machine")
-        if self.gpus_per_task is not None and self.titan > self.gpus_per_task:
+        gpus = self.gpus_per_task or self.titan  # none are asked for where processes share a CPU
+        if self.executor == "slurm" and gpus < self.titan:
             raise ValueError(
                 f"gpus_per_task is {self.gpus_per_task}, but with --titan {self.titan} a task needs one per process"
             )

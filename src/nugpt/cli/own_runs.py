@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nugpt.cli.show import counted, flat
+from nugpt.cli.store import check_unpacked
 
 if TYPE_CHECKING:
     from nugpt.fit.measured import Measured, OwnRun
@@ -56,6 +57,7 @@ def read_table(path: Path, columns: Columns) -> tuple[list[Measured], list[str]]
     from nugpt.fit.measured import own_curves
 
     readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    check_unpacked(path)
     if path.suffix not in readers:
         raise ValueError(f"{path} ends in {path.suffix!r}, but must be a .csv or .jsonl file, or a store's directory")
     rows = list(readers[path.suffix](path))

@@ -16,6 +16,7 @@ from nugpt.cli.answers import ends, finite, nats, span, warn
 from nugpt.cli.curves import OfStore, store_curves
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
 from nugpt.cli.show import number, print_json, print_table
+from nugpt.cli.store import check_unpacked
 from nugpt.spec import checks
 
 if TYPE_CHECKING:
@@ -304,6 +305,7 @@ class Recommend:
 
 def _check_no_file(source: Path, backtest: bool) -> None:
     """A file of one's own runs has no sizes of a whole model: say which command takes it, or what comes of it."""
+    check_unpacked(source)
     if source.is_file():
         way = "in its place give --lr, the best η that `nugpt fit` finds in it, and --base, the size it is of"
         if backtest:

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 PACKED = (".tar.gz", ".tgz")
 
 
+def check_unpacked(file: Path) -> None:
+    """Tell of a file that `nugpt store pack` made what makes a store of it."""
+    if file.name.endswith(PACKED) and file.is_file():
+        raise ValueError(f"{file} is a packed store: `nugpt store merge {file} --store NEW` makes a store of it")
+
+
 @dataclass(frozen=True)
 class Pack:
     """Write records and metrics of a store's ended runs, and its plans, to one small file; or add them to an archive.

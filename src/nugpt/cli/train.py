@@ -86,7 +86,7 @@ class Train:
 
     def _given(self) -> tuple[Checkpoint | None, RunDirectory | None]:
         """The checkpoint to start from, a checkpoint's directory or a run's newest, and the directory of its run."""
-        from nugpt.cli.trained import is_folder
+        from nugpt.cli.trained import check_not_distributed, is_folder
         from nugpt.store import RunDirectory, Store, latest_checkpoint, load_checkpoint
 
         if self.start_from and self.extend:
@@ -100,6 +100,7 @@ class Train:
             return load_checkpoint(Path(name)), RunDirectory(Path(name).resolve().parent.parent)
         if is_folder(name):
             raise ValueError(f"{name} is an exported folder: `nugpt import hf` makes a run of it to start from")
+        check_not_distributed(name)
         begun = Store(self.store).find(name)
         found = latest_checkpoint(begun.checkpoints)
         if found is None:

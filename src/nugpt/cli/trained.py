@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nugpt.store import RunDirectory, Store
+from nugpt.store.run_directory import DISTRIBUTED
 
 if TYPE_CHECKING:
     from nugpt.engines.lab.generate import Trained
@@ -27,12 +29,18 @@ def find_checkpoint(name: str, store: Path, checkpoint: str | None) -> tuple[Run
     except ValueError:
         if not name or not path.exists():
             raise
-        if path.parent.name == "dcp" and (path.parent.parent / "spec.json").is_file():
-            raise ValueError(
-                f"{name} is a checkpoint of many devices: `nugpt convert` makes one of it that can be used here"
-            ) from None
+        check_not_distributed(name)
         what = "an exported folder already" if is_folder(name) else "neither a run's directory nor a checkpoint's"
         raise ValueError(f"{name} is {what}, and no run in {store} begins so") from None
+
+
+def check_not_distributed(name: str) -> None:
+    """Tell of a checkpoint of many devices the command that makes one of it for a single one."""
+    path = Path(name).absolute()
+    step, run = re.fullmatch(r"step-(\d+)", path.name), path.parent.parent
+    if step and path.parent.name == DISTRIBUTED and (run / "spec.json").is_file():
+        way = f"`nugpt convert {shlex.quote(str(run))} --step {int(step[1])}` makes one of it that can be used here"
+        raise ValueError(f"{name} is a checkpoint of many devices: {way}")
 
 
 def say_diverged(directory: RunDirectory, step: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nugpt.core.baseline import Baseline
 from nugpt.core.decoder import Decoder
-from nugpt.core.names import own_name
+from nugpt.core.names import check_whole, own_name
 from nugpt.core.sphere import retract_tensor_
 from nugpt.core.transformer import Transformer
 from nugpt.spec.model import ModelConfig
@@ -44,6 +44,7 @@ def initialize_(model: nn.Module, seed: int, resolved: Resolved, roles: Roles) -
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise ValueError(f"parameter {name!r} has no memory for its value: call model.to_empty(device=...) before")
+        check_whole(name, parameter)
         value = initial_value(own_name(name, roles), tuple(parameter.shape), seed, resolved, roles)
         parameter.copy_(_laid_out(value, parameter))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nugpt.core.names import own_name
+from nugpt.core.names import check_whole, own_name
 from nugpt.core.sphere import retract_tensor_
 from nugpt.spec.resolve import Resolved
 from nugpt.spec.roles import Roles
@@ -19,8 +19,9 @@ NamedParameters = Iterable[tuple[str, Tensor]]
 def param_groups(named_parameters: NamedParameters, resolved: Resolved, roles: Roles) -> list[dict[str, Any]]:
     """One group per role for `torch.optim.AdamW`, with its applied learning rate, weight decay and ε."""
     members: dict[str, list[tuple[str, Tensor]]] = {}
-    for name, parameter in _pairs(named_parameters, roles):
-        members.setdefault(roles(name).role, []).append((name, parameter))
+    for name, parameter in _pairs(named_parameters):
+        own = own_name(name, roles)
+        members.setdefault(roles(own).role, []).append((own, parameter))
     for role in members:
         _ = resolved[role]  # raises for a role that the table lacks
     return [
@@ -41,14 +42,15 @@ def param_groups(named_parameters: NamedParameters, resolved: Resolved, roles: R
 @torch.no_grad()
 def retract_(named_parameters: NamedParameters, roles: Roles) -> None:
     """Put every parameter that lives on a sphere back onto it, in place; the others are left alone."""
-    for name, parameter in _pairs(named_parameters, roles):
-        axis = roles(name).axis
+    for name, parameter in _pairs(named_parameters):
+        axis = roles(own_name(name, roles)).axis
         if axis is not None:
+            check_whole(name, parameter)
             retract_tensor_(parameter, axis)
 
 
-def _pairs(named_parameters: NamedParameters, roles: Roles) -> list[tuple[str, Tensor]]:
-    """Own names and parameters; none at all would leave a model without its retraction, and nobody would see it."""
+def _pairs(named_parameters: NamedParameters) -> list[tuple[str, Tensor]]:
+    """Names and parameters; none at all would leave a model without its retraction, and nobody would see it."""
     if isinstance(named_parameters, nn.Module):
         raise ValueError("a model is given, but must be its names and parameters: model.named_parameters()")
     pairs = list(named_parameters)
@@ -58,7 +60,7 @@ def _pairs(named_parameters: NamedParameters, roles: Roles) -> list[tuple[str, T
         raise ValueError(
             "parameters without names are given, but must be names and parameters: model.named_parameters()"
         )
-    return [(own_name(name, roles), parameter) for name, parameter in pairs]
+    return pairs
 
 
 def adamw(model: nn.Module, resolved: Resolved, roles: Roles, **options: Any) -> torch.optim.AdamW:

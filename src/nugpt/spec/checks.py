@@ -31,6 +31,12 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
+def of_class(name: str, value: object, kind: type, way: str) -> None:
+    """Refuse a value of another class, and say how one of this class is had."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is {shown(value)}, but must be of the class {kind.__name__}: {way}")
+
+
 def plain(value: Any) -> Any:
     """A whole number of another library's, as numpy's, as Python's own, which records can hold; the rest as it is."""
     truth = type(value).__name__.startswith("bool")  # numpy's before 2.0 would pass for a number

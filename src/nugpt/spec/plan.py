@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nugpt.spec.checks import whole
+from nugpt.spec.checks import make_plain, plain, whole
 from nugpt.spec.run import RunSpec
 
 FORMAT = 1
@@ -39,14 +39,17 @@ class Curve:
     fine: int = 2  # points of a refinement on either side of the optimum; fewer where runs are dear
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "label", {name: plain(value) for name, value in self.label.items()})
+        object.__setattr__(self, "log2_lrs", tuple(float(x) for x in self.log2_lrs))
+        object.__setattr__(self, "seeds", tuple(plain(seed) for seed in self.seeds))
         for name in ("log2_lrs", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
                 raise ValueError(
                     f"{name} of curve {dict(self.label)} is {values!r}, but must be values each named once"
                 )
-        whole(self.fine, f"fine of curve {dict(self.label)}", least=0)
-        object.__setattr__(self, "log2_lrs", tuple(sorted(float(x) for x in self.log2_lrs)))
+        object.__setattr__(self, "fine", whole(self.fine, f"fine of curve {dict(self.label)}", least=0))
+        object.__setattr__(self, "log2_lrs", tuple(sorted(self.log2_lrs)))
 
     def run(self, log2_lr: float, seed: int) -> RunSpec:
         """The run of this curve at one learning rate and seed."""
@@ -72,6 +75,7 @@ class StopRule:
     times: int = 2
 
     def __post_init__(self) -> None:
+        make_plain(self, "times")
         if not 0 < self.after < 1 or not self.margin > 0 or self.times < 1:
             raise ValueError(f"stop rule {asdict(self)} needs 0 < after < 1, margin > 0, times of at least 1")
 
@@ -86,6 +90,7 @@ class Policy:
     stop: StopRule | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self, "extend")
         if not isinstance(self.extend, int) or self.extend < 0:
             raise ValueError(f"extend is {self.extend!r}, but must be a whole number of at least 0")
         for spacing in (self.spacing, *self.refine):

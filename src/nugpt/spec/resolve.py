@@ -8,9 +8,13 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from nugpt.spec.checks import nonnegative, shown, whole
+from nugpt.spec.checks import nonnegative, of_class, whole
 from nugpt.spec.model import ModelConfig
 from nugpt.spec.parametrization import Parametrization, Power, symbolic
+
+# How one is had, for whoever gives something else.
+A_TABLE = "nugpt.parametrization(NAME) or nugpt.load_table(PATH) has it"
+AN_EXTENT = "nugpt.Extent.of(MODEL, STEPS, BATCH) makes one"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Base:
     rescaler_scale: float
 
     def __post_init__(self) -> None:
-        _check_kind("extent", self.extent, Extent, _EXTENT)
+        of_class("extent", self.extent, Extent, AN_EXTENT)
         _positive("rescaler_scale", self.rescaler_scale)
 
     @classmethod
@@ -128,9 +132,9 @@ def resolve(
     weight_decay: float | None = None,
 ) -> Resolved:
     """Every number of a run; `multipliers` (role → factor on its learning rate) replace the table's defaults."""
-    _check_kind("table", table, Parametrization, "nugpt.parametrization(NAME) or nugpt.load_table(PATH) has it")
-    _check_kind("base", base, Base, "nugpt.Base.of(EXTENT) makes one, and a scale has its own")
-    _check_kind("target", target, Extent, _EXTENT)
+    of_class("table", table, Parametrization, A_TABLE)
+    of_class("base", base, Base, "nugpt.Base.of(EXTENT) makes one, and a scale has its own")
+    of_class("target", target, Extent, AN_EXTENT)
     _positive("lr", lr)
     multipliers = dict(multipliers or {})
     for role, factor in multipliers.items():
@@ -180,15 +184,6 @@ def resolve(
             gains[role] = finite(f"gain of {role}", ours.init / ours.scale, init)
     gains |= {name: finite(f"gain of {name}", value(power), power) for name, power in table.forward.items()}
     return Resolved(table.name, table.family, lr, lr_base, m, table.betas, rows, gains)
-
-
-_EXTENT = "nugpt.Extent.of(MODEL, STEPS, BATCH) makes one"
-
-
-def _check_kind(name: str, value: object, kind: type, way: str) -> None:
-    """Refuse a value of another kind, and say how one of this kind is had."""
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} is {shown(value)}, but must be of the class {kind.__name__}: {way}")
 
 
 def _raised(ratio: float, exponent: Fraction) -> float:

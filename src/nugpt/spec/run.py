@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from nugpt.spec.checks import make_plain
+from nugpt.spec.checks import make_plain, of_class
 from nugpt.spec.model import ModelConfig, flops_per_token
 from nugpt.spec.parametrization import Parametrization
-from nugpt.spec.resolve import Base, Extent, Resolved, resolve
+from nugpt.spec.resolve import A_TABLE, Base, Extent, Resolved, resolve
 from nugpt.spec.schedule import Schedule
 from nugpt.spec.table_file import table_from_dict, table_to_dict
 
@@ -81,6 +81,8 @@ class RunSpec:
             raise ValueError(f"multipliers is {self.multipliers!r}, but must be a factor for each role")
         if not isinstance(self.data, str) or not self.data:
             raise ValueError(f"data is {self.data!r}, but must be the content hash of a data set")
+        of_class("model", self.model, ModelConfig, "nugpt.ModelConfig(…) makes one, and nugpt.preset(NAME) has one")
+        of_class("table", self.table, Parametrization, A_TABLE)
         if not self.table.fits(self.model.architecture):
             raise ValueError(
                 f"architecture is {self.model.architecture!r}, "

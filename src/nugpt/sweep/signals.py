@@ -34,6 +34,9 @@ class Request:
             raise Asked(self.signal_number)
 
 
+_inmost: Request | None = None  # of those that are being heeded
+
+
 def heeding(work: Callable[[Request], int]) -> int:
     """The exit status of work that checks for requests: its own, or the shell's for a signal that it left on."""
     with requests() as request:
@@ -48,9 +51,11 @@ def heeding(work: Callable[[Request], int]) -> int:
 def requests() -> Iterator[Request]:
     """Note the first such signal that comes while inside; a second Ctrl-C stops at once.
 
-    An engine that trains has handlers of its own meanwhile, which save first.
+    An engine that trains has handlers of its own meanwhile, which save first. Inside another one, a signal that this
+    other has noted is for this one too: nobody would ask there before it ends.
     """
-    request = Request()
+    global _inmost
+    request, outer = Request(), _inmost
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
@@ -61,8 +66,12 @@ def requests() -> Iterator[Request]:
         request.signal_number = number
 
     before = {number: signal.signal(number, note) for number in NUMBERS}
+    if outer is not None and request.signal_number is None:  # only now: one that came just before is the other's
+        request.signal_number = outer.signal_number
+    _inmost = request
     try:
         yield request
     finally:
+        _inmost = outer
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -107,6 +107,15 @@ def test_a_capture_that_ends_gives_its_graph(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_capture_that_fails_leaves_the_stream_that_was_current(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(monkeypatch, ends=False)
     with pytest.raises(RuntimeError, match="previous error"), device.captured() as graph:
+        raise RuntimeError("not permitted when stream is capturing")
+    assert stream.current == "the user's"
+    assert stream.reset == device._BROKEN == [graph]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_capture_that_has_too_little_memory_says_so(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(monkeypatch, ends)
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"), device.captured() as graph:
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert stream.current == "the user's"
     assert stream.reset == device._BROKEN == [graph]

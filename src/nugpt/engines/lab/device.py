@@ -27,9 +27,11 @@ def captured(error_mode: str = "global") -> Iterator[torch.cuda.CUDAGraph]:
         # The outer one puts the stream back: a capture that could not end leaves its own the current one.
         with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, capture_error_mode=error_mode):
             yield graph
-    except RuntimeError:
+    except RuntimeError as error:
         graph.reset()
         _BROKEN.append(graph)
+        if isinstance(error.__context__, torch.OutOfMemoryError):  # why the capture could not end, which some handle
+            raise error.__context__ from None
         raise
 
 

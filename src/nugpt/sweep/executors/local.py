@@ -89,35 +89,43 @@ def run_local(
     """
     logs = directory.path / "logs"
     logs.mkdir(exist_ok=True)
-    workers = [_worker(command, logs / f"worker-{i}.log", early) for i, command in enumerate(commands)]
-    asked = late = False
+    workers: list[_Worker] = []
+    asked: list[int] = []  # the signals that came
+    late = False
 
-    def ask(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
+    def ask(number: int, frame: object = None) -> None:
+        asked.append(number)
         for worker in workers:
             with contextlib.suppress(ProcessLookupError):
                 worker.process.send_signal(signal.SIGTERM)
 
+    # Before there is a worker: in a session of its own, one that is not told would go on without us.
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for i, command in enumerate(commands):
+            if not asked:
+                workers.append(_worker(command, logs / f"worker-{i}.log", early))
+        if asked:
+            ask(signal.SIGTERM)  # one that came while a worker was begun did not reach it
         while True:
             for worker in workers:
                 status = worker.process.poll()
                 if status is not None and status < 0 and not asked and worker.restarts < RESTARTS:
                     worker.process = _start(worker.command, worker.log)
                     worker.restarts += 1
+                    if asked:
+                        ask(signal.SIGTERM)
             watch()
             going = [worker.process for worker in workers if worker.process.returncode is None]
             if not going:
                 break
             if until is not None and time.time() >= until and not asked:
                 late = True
-                ask(signal.SIGTERM, None)
+                ask(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 going[0].wait(poll)
     except BaseException:
-        ask(signal.SIGTERM, None)  # nobody would watch them any more
+        ask(signal.SIGTERM)  # nobody would watch them any more
         raise
     finally:
         for number, handler in before.items():
@@ -125,7 +133,7 @@ def run_local(
     statuses = tuple(worker.process.returncode for worker in workers)
     unwell = [worker for worker in workers if not _left_well(worker.process.returncode, late)]
     complaints = [line for worker in unwell for line in _complaints(worker)]
-    return LocalOutcome(statuses, asked and not late, late, tuple(dict.fromkeys(complaints)))
+    return LocalOutcome(statuses, bool(asked) and not late, late, tuple(dict.fromkeys(complaints)))
 
 
 def _left_well(status: int, asked: bool) -> bool:

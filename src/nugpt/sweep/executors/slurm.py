@@ -115,16 +115,28 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
             "trap 'pass USR1' USR1",
             "trap 'pass TERM' TERM",
             f"{command} &",
-            "worker=$!",
-            "# Not at once: bash's child hears no signal before it has become the worker.",
-            'if [ -n "$early" ]; then sleep 1; kill -"$early" "$worker"; fi',
-            'wait "$worker"; status=$?',
-            'while kill -0 "$worker" 2>/dev/null; do wait "$worker"; status=$?; done',
+            "started=$!",
+            "sleep 1 # bash's child hears no signal before it has become the worker",
+            "worker=$started",
+            'if [ -n "$early" ]; then kill -"$early" "$worker"; fi',
+            *waiting("worker"),
             *(again if options.requeue else []),
             'exit "$status"',
             "",
         ]
     )
+
+
+def waiting(process: str, turn: str | None = None) -> list[str]:
+    """The lines that wait for a script's own process, by the variable of its number, and take its status.
+
+    A turn of the wait is ended by a signal, after which the process may go on; another kind of turn may be given.
+    """
+    turn = turn or f'wait "${process}"'
+    return [
+        f'while kill -0 "${process}" 2>/dev/null; do {turn}; done',
+        f'wait "${process}"; status=$? # its own, which bash keeps, and not that of a wait that a signal ended',
+    ]
 
 
 def directives(asked: Mapping[str, object], options: SlurmOptions) -> list[str]:

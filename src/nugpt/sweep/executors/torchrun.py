@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nugpt.store.atomic import write_bytes
-from nugpt.sweep.executors.slurm import SlurmOptions, directives, submit_script
+from nugpt.sweep.executors.slurm import SlurmOptions, directives, submit_script, waiting
 
 LOGS = "slurm"  # folder of a run's directory
 FIRST_PORT, PORTS = 20_000, 20_000  # the job's number chooses one of these, so that two jobs on a node do not meet
@@ -71,7 +71,7 @@ def job_script(
     meet = '--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID.$SLURM_RESTART_COUNT" --rdzv-endpoint="$head:$port"'
     again = [
         "# The scheduler queues a preempted job again; one that was told of its time limit sees to it itself.",
-        'if [ -n "${notice:-}" ] && [ ! -e "$run/record.json" ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
+        'if [ -n "$notice" ] && [ ! -e "$run/record.json" ]; then scontrol requeue "$SLURM_JOB_ID" || true; fi',
     ]
     return "\n".join(
         [
@@ -80,8 +80,9 @@ def job_script(
             f"run={shlex.quote(str(run))}",
             'rm -f "$run/stop"',
             "# The time limit's notice: rank 0 sees the file, and all ranks save and stop at the same step.",
-            "trap 'notice=1; touch \"$run/stop\"' USR1",
-            "trap 'touch \"$run/stop\"' TERM",
+            'asked="" notice=""',
+            "trap 'asked=1; notice=1; touch \"$run/stop\"' USR1",
+            "trap 'asked=1; touch \"$run/stop\"' TERM",
             'first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
             'head="$(srun --nodes=1 --ntasks=1 --nodelist="$first" hostname)" # a node\'s name need not be its host\'s',
             f"port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))",
@@ -90,8 +91,8 @@ def job_script(
             f"  --max-restarts=0 {meet} \\",
             f"  {command} &",
             "step=$!",
-            'wait "$step"; status=$?',
-            'while kill -0 "$step" 2>/dev/null; do wait "$step"; status=$?; done',
+            "# Again and again: a run that is just starting removes the file of the turn before.",
+            *waiting("step", 'if [ -n "$asked" ]; then touch "$run/stop"; sleep 1; else wait "$step"; fi'),
             *(again if options.requeue else []),
             'exit "$status"',
             "",
