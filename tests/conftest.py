@@ -157,3 +157,11 @@ def fresh_compiler() -> None:
     import torch
 
     torch.compiler.reset()
+
+
+@pytest.fixture(scope="session")
+def quick_reductions() -> None:
+    """Where Triton interprets kernels, the sums that one takes together are taken by slices."""
+    from tests.kernels.fused.interpreter import reduce_by_slices
+
+    reduce_by_slices()
