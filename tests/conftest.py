@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,10 @@ import pytest
 # and the machine's cores may be shared. Not setdefault: a variable of the caller's must not change results.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
+
+# What a script starts in the background ignores Ctrl-C, and so would every command that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile(
     "nugpt",
@@ -157,3 +162,11 @@ def fresh_compiler() -> None:
     import torch
 
     torch.compiler.reset()
+
+
+@pytest.fixture(scope="session")
+def quick_reductions() -> None:
+    """Where Triton interprets kernels, the sums that one takes together are taken by slices."""
+    from tests.kernels.fused.interpreter import reduce_by_slices
+
+    reduce_by_slices()

@@ -20,6 +20,7 @@ from nugpt.data import TokenDataset
 
 pytestmark = [pytest.mark.titan, pytest.mark.triton]
 
+ROOT = Path(__file__).parents[3]  # where `tests` is found
 STEPS = 2  # the second feels the first one's gradients
 SAME = 1e-5  # as in test_parity.py, of losses near 6
 
@@ -31,9 +32,9 @@ def run_interpreted(arguments: list[str], ranks: int, log: Path) -> None:
     started = []
     for rank in range(ranks):
         with open(f"{log}.{rank}", "w", encoding="utf-8") as file:
-            command = [sys.executable, "-m", "nugpt.engines.titan", *arguments]
+            command = [sys.executable, "-m", "tests.engines.titan.interpreted", *arguments]
             environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            started.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+            started.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT))
     try:
         statuses = [process.wait(200) for process in started]
     finally:

@@ -39,6 +39,14 @@ def whole(spec: RunSpec, dataset: TokenDataset, tmp_path_factory: pytest.TempPat
     return RunDirectory(store / spec.hash)
 
 
+@pytest.fixture(scope="module")
+def two_ranks(spec: RunSpec, dataset: TokenDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the run as two ranks have done it, to be copied."""
+    made = Place(tmp_path_factory.mktemp("two-ranks"), dataset.path)
+    assert run(made.arguments(spec, "runs"), 2, made.root / "log") == [0, 0]
+    return made.root / "runs"
+
+
 def wait_for(reached: Callable[[], bool], processes: list[BaseProcess]) -> None:
     while not reached():
         assert all(process.is_alive() for process in processes), "a rank ended before the test could interrupt it"
@@ -106,8 +114,8 @@ def test_a_stop_file_stops_the_run(dataset: TokenDataset, place: Place) -> None:
     assert checkpoint.name == f"step-{max(rows(directory, 'train'))}"
 
 
-def test_a_finished_run_is_not_run_again(spec: RunSpec, place: Place) -> None:
-    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+def test_a_finished_run_is_not_run_again(spec: RunSpec, place: Place, two_ranks: Path) -> None:
+    shutil.copytree(two_ranks, place.root / "runs")
     metrics = place.directory(spec, "runs").metrics
     before = metrics.stat().st_mtime_ns
     assert run(place.arguments(spec, "runs"), 2, place.root / "again") == [0, 0]
@@ -147,10 +155,10 @@ def without_course(path: Path) -> None:
     ids=["tensors cut", "a bit flipped", "metadata cut", "metadata lost", "state cut", "no course and no sums"],
 )
 def test_a_spoiled_checkpoint_is_passed_over(
-    spoil: Callable[[Path], None], file: str, spec: RunSpec, whole: RunDirectory, place: Place
+    spoil: Callable[[Path], None], file: str, spec: RunSpec, whole: RunDirectory, place: Place, two_ranks: Path
 ) -> None:
     directory = place.directory(spec, "runs")
-    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+    shutil.copytree(two_ranks, place.root / "runs")
     half_done(directory)
     newest = directory.path / "dcp" / f"step-{STEPS}"
     spoil(newest / file)
@@ -171,10 +179,10 @@ def test_a_spoiled_checkpoint_is_passed_over(
     ("spoil", "file"), [(cut, "__0_0.distcp"), (Path.unlink, ".metadata")], ids=["tensors cut", "metadata lost"]
 )
 def test_where_all_checkpoints_are_spoiled_the_run_is_refused(
-    spoil: Callable[[Path], None], file: str, spec: RunSpec, place: Place
+    spoil: Callable[[Path], None], file: str, spec: RunSpec, place: Place, two_ranks: Path
 ) -> None:
     directory = place.directory(spec, "runs")
-    assert run(place.arguments(spec, "runs"), 2, place.root / "log") == [0, 0]
+    shutil.copytree(two_ranks, place.root / "runs")
     half_done(directory)
     saved = sorted((directory.path / "dcp").iterdir())
     for checkpoint in saved:
