@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,29 @@ def test_no_drift_needs_a_line() -> None:
     assert (bowed.bent, bowed.no_drift) == (True, "not decided here")
 
 
+def test_what_fails_does_so_on_no_line_and_beyond_a_grid_too() -> None:
+    bowed = drift([(2.0**i, at(-7.0 + 0.1 * i**2, deviation=0.02)) for i in range(6)])
+    assert (bowed.bent, bowed.no_drift) == (True, "does not hold")
+    beyond = drift([*((2.0**i, at(-7.0 + 0.4 * i)) for i in range(5)), (32.0, at(None))])
+    assert (beyond.censored, beyond.no_drift) == (True, "does not hold")
+
+
+@pytest.mark.parametrize(("deviation", "counts_as"), [(0.05, 0.05), (0.02, 0.02), (0.001, 0.02)])
+@pytest.mark.parametrize(("one_seed", "share"), [((), 0.45), ((2,), 1.0)])
+def test_a_drifts_interval_by_hand(deviation: float, counts_as: float, one_seed: tuple[int, ...], share: float) -> None:
+    # Σ(x − mean)² is 10 over five sizes an octave apart, and 1, −2, 0, 2, −1 has neither mean nor slope: halved, their
+    # squares are 2.5 of the deviations'. Six points' worth of the share that is a size's own joins them; 1.833113 is
+    # the 95 % point of Student's t with 6 + 5 − 2 degrees of freedom.
+    sizes = []
+    for i, off in enumerate((1, -2, 0, 2, -1)):
+        one = at(-7.0 + 0.3 * i + 0.5 * counts_as * off, deviation)
+        sizes.append((2.0**i, replace(one, seeds=1) if i in one_seed else one))
+    found = drift(sizes)
+    half = 1.833113 * counts_as * math.sqrt((6 * share + 2.5) / 9 / 10)
+    assert found.slope == pytest.approx(0.3)
+    assert found.interval == pytest.approx((0.3 - half, 0.3 + half), rel=1e-6)
+
+
 def test_an_interval_that_covers_zero_is_not_enough() -> None:
     found = drift([(2.0**i, at(-7.0, deviation=0.4)) for i in range(3)])
     assert found.interval.contains(0.0)
@@ -85,16 +109,24 @@ def test_fewer_than_three_sizes_decide_nothing(optima: list[Optimum]) -> None:
     found = drift([(2.0**i, one) for i, one in enumerate(optima)])
     assert (found.slope, found.no_drift) == (None, "not decided here")
     assert found.interval == Interval(-math.inf, math.inf)
+    known = sum(one.log2_lr is not None for one in optima)
+    assert found.notes[-1] == f"{known} sizes with an optimum, but a slope needs 3"
+    assert not found.bent
 
 
-def test_three_sizes_that_are_one_decide_nothing() -> None:
-    assert drift([(2.0, at(-7.0)) for _ in range(3)]).no_drift == "not decided here"
+@pytest.mark.parametrize("sizes", [(2.0, 2.0, 2.0), (2.0, 4.0, 4.0, 4.0)])
+def test_three_optima_of_fewer_sizes_decide_nothing(sizes: tuple[float, ...]) -> None:
+    found = drift([(size, at(-7.0)) for size in sizes])
+    assert (found.slope, found.no_drift) == (None, "not decided here")
+    assert found.notes == (f"{len(set(sizes))} sizes with an optimum, but a slope needs 3",)
 
 
 def test_a_size_beyond_its_grid_forbids_no_drift_and_a_flat_one_does_not() -> None:
     sizes = [(2.0**i, at(-7.0)) for i in range(4)]
     beyond = drift([*sizes, (16.0, at(None))])
     assert (beyond.no_drift, beyond.dropped, beyond.censored) == ("not decided here", (16.0,), True)
+    why = "a size whose optimum lies beyond its grid cannot be part of no drift"
+    assert beyond.notes == ("size 16 has no enclosed optimum", why)
     flat = drift([*sizes, (16.0, at(None, verdict="flat"))])
     assert (flat.no_drift, flat.dropped) == ("holds", (16.0,))
 
@@ -126,6 +158,11 @@ def test_edges_drift_too() -> None:
 def test_a_size_is_above_zero(size: float) -> None:
     with pytest.raises(ValueError, match="size is"):
         drift([(size, at(-7.0))])
+
+
+def test_a_drifts_level_is_one() -> None:
+    with pytest.raises(ValueError, match="level is 90"):
+        drift([(2.0**i, at(-7.0)) for i in range(3)], level=90)
 
 
 # Power laws
