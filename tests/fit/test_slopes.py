@@ -183,6 +183,25 @@ def test_a_law_of_two_variables_without_noise() -> None:
     assert interval.width > inside[1].width  # further out is less sure
 
 
+@pytest.mark.parametrize(("deviation", "counts_as"), [(0.05, 0.05), (0.0, 0.02)])
+@pytest.mark.parametrize(("independent", "share"), [((), 0.45), ((0,), 1.0)])
+def test_the_interval_of_a_law_by_hand(
+    deviation: float, counts_as: float, independent: tuple[int, ...], share: float
+) -> None:
+    # As that of a drift, whose line it is: four values an octave apart have Σ(x − mean)² = 5 and no scatter here.
+    # 1.859548 is the 95 % point of Student's t with 6 + 4 − 2 degrees of freedom.
+    values = [Observed({"steps": 2.0**i}, -i / 3, deviation) for i in range(4)]
+    law = power_law([replace(one, independent=True) if i in independent else one for i, one in enumerate(values)])
+    half = 1.859548 * counts_as * math.sqrt(6 * share / 8 / 5)
+    assert law.intervals["steps"] == pytest.approx((-1 / 3 - half, -1 / 3 + half), rel=1e-6)
+
+
+def test_a_value_without_a_deviation_leaves_all_without() -> None:
+    # Then the scatter alone says how sure the line is: here there is none.
+    law = power_law([Observed({"steps": 2.0**i}, -i / 3, 0.05 if i else None) for i in range(4)])
+    assert law.intervals["steps"].width == pytest.approx(0.0, abs=1e-12)
+
+
 def test_a_variable_that_does_not_vary_is_left_out() -> None:
     law = power_law([Observed({"steps": t, "batch": 32.0}, -math.log2(t) / 3, 0.02) for t in (1.0, 2.0, 4.0)])
     assert set(law.exponents) == {"steps"}
@@ -224,6 +243,13 @@ def test_the_lerp_law_covers_its_exponent_as_often_as_it_says() -> None:
     assert 0.87 < hits / 1000 < 0.93  # exact at 0.9: three binomial deviations of 0.0095
 
 
+def test_the_seeds_of_a_depth_are_averaged_in_logarithms() -> None:
+    law = lerp_power_law({depth: [2.0**-depth, 2.0**-depth, 8 * 2.0**-depth] for depth in (1, 2, 4)})
+    plain = lerp_power_law({depth: [2 * 2.0**-depth] for depth in (1, 2, 4)})  # (0 + 0 + 3)/3 octaves more
+    assert law.exponents == pytest.approx(plain.exponents)
+    assert law.constant == pytest.approx(plain.constant)
+
+
 def test_lerp_means_that_are_no_numbers_are_left_out() -> None:
     law = lerp_power_law({2: [0.5], 4: [0.35, math.nan], 8: [0.25], 16: [0.0]})
     assert law.values == 3
@@ -234,8 +260,13 @@ def test_lerp_means_that_are_no_numbers_are_left_out() -> None:
 def test_refusals_of_power_laws() -> None:
     with pytest.raises(ValueError, match="observed is empty"):
         power_law([])
-    with pytest.raises(ValueError, match="steps is 0"):
-        Observed({"steps": 0}, 1.0)
+    for size in (0, -1.0, math.inf):
+        with pytest.raises(ValueError, match=f"steps is {size}"):
+            Observed({"steps": size}, 1.0)
+    with pytest.raises(ValueError, match="log2_value is nan"):
+        Observed({"steps": 1.0}, math.nan)
+    with pytest.raises(ValueError, match="level is 90"):
+        power_law([Observed({"steps": 1.0}, 1.0)], level=90)
     with pytest.raises(ValueError, match="all must name the same"):
         power_law([Observed({"steps": 1.0}, 1.0), Observed({"batch": 1.0}, 1.0)])
 
