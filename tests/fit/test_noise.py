@@ -38,6 +38,8 @@ def test_a_curves_own_noise() -> None:
     found = curve_noise(REPEATED)
     assert (found.variance, found.dof) == (pytest.approx(0.01), 3.0)
     assert (found.seed_variance, found.seed_dof) == (pytest.approx(0.04 - 0.005), 2.0)
+    two = curve_noise(levels_of((-0.1, 0.1), squares=0.01, dof=1.0))
+    assert (two.seed_variance, two.seed_dof) == (pytest.approx(0.02 / 1 - 0.01 * 2 / 4), 1.0)
     # 0.0002/2 between seeds is less than their points' noise: a tenth of it is left.
     alike = curve_noise(levels_of((-0.01, 0.0, 0.01), squares=0.03, dof=3.0))
     assert alike.seed_variance == pytest.approx(1e-5)

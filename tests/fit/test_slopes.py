@@ -154,6 +154,16 @@ def test_edges_drift_too() -> None:
     assert found.no_drift == "does not hold"
 
 
+def test_edges_count_with_their_whole_error() -> None:
+    edges = []
+    for i in range(5):
+        points = [Point(-10.0 + i, 3.5, 0), Point(-8.0 + i, 3.4, 0), Point(-7.0 + i, None, 0, "diverged")]
+        edges.append((2.0**i, stability_edge(points)))
+    found = drift(edges)
+    half = 1.833113 / math.sqrt(12) * math.sqrt(6 / 9 / 10)  # as above, of brackets an octave wide
+    assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-6)
+
+
 @pytest.mark.parametrize("size", [0.0, -1.0, math.inf])
 def test_a_size_is_above_zero(size: float) -> None:
     with pytest.raises(ValueError, match="size is"):
