@@ -121,6 +121,25 @@ def test_finishing_leaves_no_claim_file(run: RunDirectory) -> None:
     assert holder_state(run, STALE_AFTER) == "none"
 
 
+def test_letting_go_finishes_what_has_ended_and_gives_back_what_has_not(run: RunDirectory) -> None:
+    hold(run).let_go()
+    assert holder_state(run, STALE_AFTER) == "none"
+    assert len(list(run.path.glob("claim-*"))) == 1  # the number that the next one counts on from
+    held = hold(run)
+    run.write_record(record_of(SPEC))
+    held.let_go()
+    assert not list(run.path.glob("claim-*"))
+
+
+def test_where_a_machine_cannot_be_told_a_claim_is_only_timed(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = hold(run)
+    held.path.write_text(json.dumps(json.loads(held.path.read_text()) | {"pid": 1 << 30, "machine": None}))
+    monkeypatch.setattr("nugpt.store.claims._machine", lambda: None)
+    assert holder_state(run, STALE_AFTER) == "running"
+
+
 def test_silence_makes_a_claim_stale_and_the_silent_worker_loses_it(run: RunDirectory) -> None:
     first = hold(run)
     date(first, 1000.0)
