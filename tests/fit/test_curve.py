@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from nugpt.fit.curve import CLIFF, POWERS, Family, _next_power, _systematic, _Target, failures, windows
+from nugpt.fit.curve import CLIFF, POWERS, Family, _next_power, _systematic, _Target, _unusual, failures, windows
 from nugpt.fit.interval import Interval
 from nugpt.fit.noise import NoiseModel
 from nugpt.fit.points import Levels, Point, levels
@@ -60,6 +60,16 @@ def test_the_nearest_failures_bound_the_optimum() -> None:
     target = _Target(shown([3.2, 3.0, 3.2], failed=(-9.0,)), windows(tried), NOISE, CLIFF, "right")
     assert target.where == Interval(-9.0, -6.0 + 2.0)  # two octaves beyond the grid where none failed
     assert target.near == Interval(-7.0 - 1.5, -7.0 + 1.5)
+
+
+@pytest.mark.parametrize(("times", "beyond"), [(20.0, math.log(20) - 1.5), (1.0, 0.0), (0.05, 1.5 - math.log(20))])
+def test_a_curve_is_unusual_by_what_neither_side_explains(times: float, beyond: float) -> None:
+    u = np.arange(-2.0, 2.5, 0.5)
+    sides = [CLIFF.excess(u, CLIFF.centre[:, None]), CLIFF.excess(-u, CLIFF.centre[:, None])]
+    height = times * (np.maximum(*sides) if times > 1 else np.minimum(*sides))
+    found = _unusual(levels([Point(float(x) - 7, 3 + float(h), 0) for x, h in zip(u, height, strict=True)]), CLIFF)
+    assert found == pytest.approx(beyond, abs=1e-6)
+    assert _unusual(shown([3.0]), CLIFF) == 0.0
 
 
 def made(family: Family) -> tuple[_Target, np.ndarray]:
