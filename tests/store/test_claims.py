@@ -294,6 +294,18 @@ def test_the_heartbeat_touches_what_it_holds_and_nothing_else(tmp_path: Path) ->
     assert not held[1].path.exists()
 
 
+def test_several_signs_of_life_fit_into_the_time_after_which_a_claim_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    heart, waited = Heartbeat(stale_after=60.0), list[float | None]()
+
+    def end_at_once(timeout: float | None = None) -> bool:
+        waited.append(timeout)
+        return True
+
+    monkeypatch.setattr(heart._stop, "wait", end_at_once)
+    heart._beat()
+    assert waited == [12.0]  # a few may be late, or be lost
+
+
 def _grab(path: Path, barrier: Barrier, won: Queue[int]) -> None:
     runs = [RunDirectory(one) for one in sorted(path.iterdir())]
     for i, run in enumerate(runs):
