@@ -1,5 +1,7 @@
 """The order of windows: a bijection at every size, different for every key, constant in memory."""
 
+import hashlib
+import struct
 import tracemalloc
 
 import numpy as np
@@ -71,3 +73,43 @@ def test_neighbours_are_spread_over_the_whole() -> None:
 def test_a_size_that_cannot_be_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=str(size)):
         keyed_permutation(size, 0)
+
+
+def place(size: int, key: tuple[int, ...], index: int) -> int:
+    """The same in whole numbers, one index at a time: what a stored run's order of data rests on."""
+    bits = 2
+    while 2**bits < size:
+        bits += 1
+    low_size, high_size = 2 ** (bits // 2), 2 ** (bits - bits // 2)
+    words = []
+    for number in range(6):
+        digest = hashlib.sha256(f"nugpt permutation {key} round {number}".encode()).digest()
+        words.append(struct.unpack("<QQQQ", digest)[:3])
+
+    def mixed(value: int, offset: int, first: int, second: int) -> int:
+        value = (value + offset) % 2**64 * (first | 1) % 2**64
+        value = (value ^ value // 2**32) * (second | 1) % 2**64
+        return value // 2**32
+
+    while True:
+        high, low = divmod(index, low_size)
+        for number, word in enumerate(words):
+            if number % 2:
+                low ^= mixed(high, *word) % low_size
+            else:
+                high ^= mixed(low, *word) % high_size
+        index = high * low_size + low
+        if index < size:
+            return index
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025, 10**12])
+def test_the_order_stays_what_it_is(size: int) -> None:
+    indices = np.arange(min(size, 40))
+    assert keyed_permutation(size, 7, 3)(indices).tolist() == [place(size, (7, 3), int(i)) for i in indices]
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+def test_an_index_outside_is_our_own_mistake(index: int) -> None:
+    with pytest.raises(AssertionError):
+        keyed_permutation(5, 0)(np.array([0, index]))

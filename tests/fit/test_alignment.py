@@ -22,6 +22,8 @@ from nugpt.fit.alignment import (
     fall_estimates,
     implied,
     layer_means,
+    left_out,
+    mean_estimate,
     over_layers,
     over_loss,
     over_steps,
@@ -361,3 +363,45 @@ def test_a_slope_is_of_the_seeds_that_have_every_width_of_it_and_says_which_runs
     assert scattered.reading == "no seed was measured at the 3 widths that a slope needs: not decided here"
     with pytest.raises(ValueError, match="hidden: no seed was measured at the 3 widths"):
         suggested_table(load_table("nugpt"), scattered, scattered, "mine")
+
+
+def test_a_mean_has_students_interval_by_hand() -> None:
+    # The deviation of 1, 2, 3, 6 is √(14/3); 2.353363 is the 95 % point of Student's t with three degrees of freedom.
+    found = mean_estimate([1.0, 2.0, 3.0, 6.0], 0.90, "here")
+    half = 2.353363 * math.sqrt(14 / 3 / 4)
+    assert (found.value, found.where) == (3.0, "here")
+    assert found.interval == pytest.approx((3 - half, 3 + half), abs=1e-5)
+    assert mean_estimate([3.0], 0.90).interval == (-math.inf, math.inf)
+
+
+def test_each_tokens_own_norms_are_a_check_apart() -> None:
+    """Planted 0.2 below what the norms of all tokens give, over three widths and at one."""
+    runs = []
+    for width in (96, 192, 384):
+        plain, lower = make_run(width), make_run(width, exponents={name: x - 0.2 for name, x in PLANTED.items()})
+        rows = [{**row, "per_token": other["per_token"]} for row, other in zip(plain.rows, lower.rows, strict=True)]
+        runs.append(replace(plain, rows=tuple(rows)))
+    for some in (runs, runs[-1:]):
+        found = implied(some, "hidden", "uniform", "omega")
+        assert found.estimate is not None
+        assert found.per_token is not None
+        assert found.estimate.value == pytest.approx(0.5)
+        assert found.per_token.value == pytest.approx(0.3)
+
+
+def test_runs_that_no_slope_is_of_are_named() -> None:
+    runs = [*(make_run(width) for width in (96, 192, 384)), make_run(96, seed=1), make_run(192, seed=1)]
+    found = implied(runs, "hidden", "uniform", "omega")
+    assert [run.id for run in left_out(runs, [found])] == ["96-1", "192-1"]
+    assert left_out(runs[:2], [implied(runs[:2], "hidden", "uniform", "omega")]) == []  # where there is no slope
+
+
+def test_a_slope_is_of_the_most_widths_then_of_the_most_seeds_then_of_the_largest() -> None:
+    # Seed 0 has four widths, seed 1 three of them and another: of as many, those with the larger sizes.
+    runs = [make_run(width) for width in (96, 192, 384, 768)] + [make_run(width, 1) for width in (96, 192, 384, 1536)]
+    found = implied(runs, "hidden", "uniform", "omega")
+    assert found.runs == ("96-1", "192-1", "384-1", "1536-1")
+    third = [*runs, *(make_run(width, 2) for width in (96, 192, 384, 768))]  # which more seeds have in full
+    assert implied(third, "hidden", "uniform", "omega").runs == tuple(
+        f"{width}-{seed}" for seed in (0, 2) for width in (96, 192, 384, 768)
+    )

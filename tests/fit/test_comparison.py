@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import integrate
 
 from nugpt.fit import Budgeted, Difference, Point, compare, compare_at_cost, tuned
+from nugpt.fit.comparison import _at_cost, _Best, _difference, _differences, _mixed, _unshared
 
 GRID = np.arange(-9.0, -4.9, 0.5)
 
@@ -79,6 +81,13 @@ def test_equal_cost_lies_between_a_sides_runs() -> None:
     assert exact.nats == pytest.approx(0.03, abs=0.004)
 
 
+def test_at_equal_cost_too_seeds_that_one_side_lacks_are_left_out() -> None:
+    first, second = side(3.52, EFFECTS), side(3.50, {0: -0.05, 9: 1.0}, rng_seed=1)
+    found = compare_at_cost([Budgeted(2.0, first)], [Budgeted(2.0, second)], cost=2.0)
+    assert found.seeds == 1
+    assert found.nats == pytest.approx(0.02, abs=0.005)
+
+
 def test_the_best_tuned_candidate() -> None:
     worse, better = side(3.6, EFFECTS), side(3.5, EFFECTS)
     assert tuned([worse, better]) is better
@@ -90,3 +99,93 @@ def test_the_best_tuned_candidate() -> None:
 def test_a_cost_is_above_zero() -> None:
     with pytest.raises(ValueError, match="cost is 0"):
         Budgeted(0, ())
+
+
+def best(effects: dict[int, float], draws: float = 3.5, variance: float = 0.0) -> _Best:
+    """A loss that is known exactly for the average seed."""
+    return _Best(np.full(4096, draws), effects, variance)
+
+
+def test_how_much_seeds_are_unshared_is_read_from_their_gaps() -> None:
+    # Of 2000 seeds whose effects differ by 0.02 nats (deviation), 0.01 on either side is the noise of their points:
+    # √(0.02² − 2 · 0.01²) is left, known to 1 % or two.
+    gaps = np.random.default_rng(6).normal(0, 0.02, size=2000)
+    pair = (best(dict(enumerate(gaps)), variance=1e-4), best(dict.fromkeys(range(2000), 0.0), variance=1e-4))
+    assert float(np.median(_unshared([pair]))) == pytest.approx(math.sqrt(2e-4), rel=0.08)
+    assert float(np.std(_unshared([pair]))) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "usual"), [((0,), (0,), 0.01), ((0, 1), (0, 2), 0.01), ((0, 1), (0, 1), 0.004)]
+)
+def test_before_seeds_show_it_half_a_normal_distribution_is_assumed(
+    first: tuple[int, ...], second: tuple[int, ...], usual: float
+) -> None:
+    # Seeds with so much noise of their own that they say nothing; the mean of half a normal is √(2/π) deviations.
+    pair = (best(dict.fromkeys(first, 0.0), variance=1.0), best(dict.fromkeys(second, 0.0), variance=1.0))
+    # Its places are a fortieth of a deviation apart.
+    assert float(np.mean(_unshared([pair]))) == pytest.approx(usual * math.sqrt(2 / math.pi), rel=0.03)
+
+
+def test_what_few_seeds_say_of_it_is_weighed_by_their_likelihood() -> None:
+    # Whatever the mean of three gaps is, their scatter is that of a normal distribution in two dimensions.
+    gaps, noise = np.array([-0.006, 0.001, 0.008]), 0.002**2
+    pair = (best(dict(enumerate(gaps)), variance=noise), best(dict.fromkeys(range(3), 0.0)))
+
+    def density(scale: float) -> float:
+        variance = scale**2 + noise
+        return float(np.exp(-0.5 * (scale / 0.004) ** 2 - 0.5 * np.sum((gaps - 0.001) ** 2) / variance)) / variance
+
+    total, first = (integrate.quad(lambda s, n=n: s**n * density(s), 0, 0.03)[0] for n in (0, 1))
+    assert float(np.mean(_unshared([pair]))) == pytest.approx(first / total, rel=0.02)  # a fortieth of 0.004 apart
+
+
+def test_the_interval_of_a_difference_by_hand() -> None:
+    # 1.645 deviations to either side, those of chance in 4096 draws, 3 %; four seeds halve what they do not share.
+    known = np.full(1024, 0.02)
+    four, three = dict.fromkeys(range(4), 0.0), dict.fromkeys((7, 8, 9), 0.0)
+    found = _difference(best(four, 3.52), best(four), known, 0.90)
+    assert (found.nats, found.seeds) == (pytest.approx(0.02), 4)
+    assert found.interval == pytest.approx((0.02 - 1.645 * 0.01, 0.02 + 1.645 * 0.01), abs=0.001)
+    apart = _difference(best(four), best(three), known, 0.90)  # at the fewer of their seeds, each side's own counts
+    half = 1.645 * 0.014 / math.sqrt(3)
+    assert (apart.seeds, apart.interval) == (0, pytest.approx((-half, half), abs=0.001))
+
+
+def test_all_pairs_that_are_known_say_how_much_seeds_are_unshared() -> None:
+    # A hundred seeds ±0.01 apart in one pair; the other has one seed, and says nothing of it.
+    gaps = {seed: 0.01 * (-1) ** seed for seed in range(100)}
+    apart = (best(gaps, variance=1e-9), best(dict.fromkeys(gaps, 0.0), variance=1e-9))
+    single = (best({0: 0.0}), best({0: 0.0}))
+    many, one, missing = _differences([apart, single, (best({0: 0.0}), None)], 0.90)
+    half = 1.645 * 0.01  # to a few hundredths, by the prior and by chance
+    assert many.interval == pytest.approx((-half / 10, half / 10), rel=0.1)
+    assert one.interval == pytest.approx((-half, half), rel=0.1)
+    assert (missing.nats, missing.interval) == (None, (-math.inf, math.inf))
+    assert missing.notes == ("the best of the second side is not enclosed",)
+
+
+def test_a_mean_of_bests_has_their_weights() -> None:
+    mixed = _mixed([(0.25, best({0: 0.1, 1: -0.1}, 3.0, 0.16)), (0.75, best({0: 0.2, 1: -0.2}, 4.0, 0.32))])
+    assert mixed is not None
+    assert float(np.mean(mixed.draws)) == pytest.approx(0.25 * 3 + 0.75 * 4)
+    assert mixed.effects == pytest.approx({0: 0.175, 1: -0.175})
+    assert mixed.effect_variance == pytest.approx(0.16 / 16 + 0.32 * 9 / 16)
+    assert _mixed([(0.5, best({0: 0.0})), (0.5, None)]) is None
+
+
+def test_the_neighbours_of_a_cost() -> None:
+    runs = [Budgeted(cost, (Point(-7.0, cost, 0),)) for cost in (16.0, 1.0, 4.0, 64.0)]
+
+    def weights(cost: float) -> dict[float, float] | None:
+        found = _at_cost(runs, cost)
+        return None if found is None else {float(points[0].loss or 0.0): weight for weight, points in found}
+
+    assert weights(8.0) == pytest.approx({4.0: 0.5, 16.0: 0.5})
+    assert weights(4.0 * 2**0.5) == pytest.approx({4.0: 0.75, 16.0: 0.25})
+    for close in (4.0, 4.03, 3.97):  # within a hundredth
+        assert weights(close) == {4.0: 1.0}
+    assert weights(4.1) != {4.0: 1.0}
+    assert weights(64.3) == {64.0: 1.0}
+    assert weights(0.9) is None
+    assert weights(70.0) is None

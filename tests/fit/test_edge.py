@@ -48,6 +48,7 @@ def test_training_again_beyond_a_failure_is_noted() -> None:
     edge = stability_edge(runs({-8.0: 3.5, -7.0: None, -6.0: 3.6}))
     assert edge.interval == Interval(-8.0, -7.0)
     assert "trains again" in edge.notes[0]
+    assert stability_edge(runs({-8.0: 3.5, -7.0: None, -6.0: None})).notes == ()
 
 
 def test_a_bad_left_is_no_edge() -> None:

@@ -11,13 +11,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 from tests.fit.synthetic import FAMILIES, sweep
 
 from nugpt.fit import Interval, NoiseModel, Point, optimum, study_noise
-from nugpt.fit.curve import FINE, QUICK, Effort
+from nugpt.fit.curve import FINE, QUICK, Effort, Shapes
 from nugpt.fit.noise import curve_noise, pool
-from nugpt.fit.optimum import VERDICTS, _optimum
-from nugpt.fit.points import levels
+from nugpt.fit.optimum import (
+    VERDICTS,
+    _deviation,
+    _interval,
+    _is_flat,
+    _loss,
+    _moved_by_seed,
+    _open_sides,
+    _optimum,
+    _side,
+)
+from nugpt.fit.points import Levels, levels
 
 # A curve of a prototype: 2400 steps at d_model 384, where a fit by hand gave -7.24.
 REAL = {-8.0: 3.587, -7.5: 3.554, -7.0: 3.550, -6.5: 3.695, -6.0: 4.483}
@@ -219,7 +230,8 @@ points_of_any_kind = st.builds(
 def test_any_points_give_a_verdict(points: list[Point]) -> None:
     found = optimum(points)
     assert found.verdict in VERDICTS
-    assert (found.log2_lr is not None) == (found.verdict == "enclosed")
+    for value in (found.log2_lr, found.deviation, found.loss, found.loss_interval):
+        assert (value is not None) == (found.verdict == "enclosed")
     assert found.interval.low <= found.interval.high
     if found.log2_lr is not None:
         assert found.interval.contains(found.log2_lr)
@@ -234,6 +246,7 @@ def test_any_points_give_a_verdict(points: list[Point]) -> None:
         ({"points": []}, "points is empty"),
         ({"points": curve({-7.0: 3.0}), "level": 90}, "level is 90"),
         ({"points": curve({-7.0: 3.0}), "level": math.nan}, "level is nan"),
+        ({"points": curve({-7.0: 3.0}), "cliff": "left"}, "cliff is 'left', but must be one of right, either"),
     ],
 )
 def test_refusals(arguments: dict[str, object], message: str) -> None:
@@ -253,6 +266,101 @@ def test_a_number_that_is_no_loss_counts_as_diverged(loss: float) -> None:
     found = optimum([*runs, Point(-5.0, loss, 0)])
     assert found.interval == optimum([*runs, Point(-5.0, None, 0, "diverged")]).interval
     assert any("1 done without a sensible loss" in note for note in found.notes)
+
+
+# By hand, from draws that are given
+
+
+LEVEL = levels(curve({-8.0: 3.2, -7.0: 3.0, -6.0: 3.2}))  # the best in the middle
+FALLING = levels(curve({-8.0: 3.2, -7.0: 3.1, -6.0: 3.0}))
+EVERYWHERE = Interval(-math.inf, math.inf)
+
+
+def drawn(below: int, above: int, failed: Interval = EVERYWHERE) -> Shapes:
+    """A thousand draws, so many of them to the left and to the right of what was tried."""
+    x = np.array([-8.5] * below + [-5.5] * above + [-7.0] * (1000 - below - above))
+    return Shapes(x, np.full(1000, 3.0), (), failed)
+
+
+@pytest.mark.parametrize(
+    ("tried", "below", "above", "level", "sides"),
+    [
+        (LEVEL, 49, 49, 0.90, (False, False)),  # up to 5 % on either side
+        (LEVEL, 51, 49, 0.90, (True, False)),
+        (LEVEL, 49, 51, 0.90, (False, True)),
+        (LEVEL, 51, 51, 0.90, (True, True)),
+        (LEVEL, 99, 101, 0.80, (False, True)),
+        (FALLING, 0, 0, 0.90, (False, True)),  # the last point is the best
+        (FALLING, 51, 0, 0.90, (True, True)),
+    ],
+)
+def test_a_side_is_open_where_the_best_is_last_or_the_draws_lie_beyond(
+    tried: Levels, below: int, above: int, level: float, sides: tuple[bool, bool]
+) -> None:
+    assert _open_sides(tried, drawn(below, above), level) == sides
+
+
+def test_a_failure_closes_its_side() -> None:
+    both = drawn(200, 200)
+    assert _open_sides(LEVEL, replace(both, failed=Interval(-9.0, math.inf)), 0.90) == (False, True)
+    assert _open_sides(LEVEL, replace(both, failed=Interval(-math.inf, -5.0)), 0.90) == (True, False)
+
+
+def test_the_grid_goes_on_where_the_best_is_last_or_else_where_more_draws_are() -> None:
+    assert _side(LEVEL, drawn(200, 100), True, True) == "left"
+    assert _side(LEVEL, drawn(100, 200), True, True) == "right"
+    assert _side(FALLING, drawn(200, 100), True, True) == "right"
+    assert _side(levels(curve({-8.0: 3.0, -7.0: 3.1, -6.0: 3.2})), drawn(100, 200), True, True) == "left"
+    assert _side(LEVEL, drawn(100, 200), True, False) == "left"
+    assert _side(LEVEL, drawn(200, 100), False, True) == "right"
+    assert _side(levels(curve({-7.0: 3.0})), drawn(0, 0), True, True) is None
+
+
+def test_an_open_side_leaves_all_of_the_level_to_the_other() -> None:
+    even = replace(drawn(0, 0), x=np.linspace(0.0, 1.0, 1001))
+    assert _interval(even, False, False, 0.90) == pytest.approx((0.05, 0.95))
+    assert _interval(even, True, False, 0.90) == pytest.approx((-math.inf, 0.90))
+    assert _interval(even, False, True, 0.90) == pytest.approx((0.10, math.inf))
+    assert _interval(even, True, True, 0.90) == EVERYWHERE
+    normal = special.ndtri((np.arange(1000) + 0.5) / 1000)
+    assert _deviation(0.3 * normal) == pytest.approx(0.3, rel=0.01)  # a thousand places of it
+
+
+@pytest.mark.parametrize(("spread", "flat"), [(1.7, True), (1.8, False)])
+def test_levels_are_flat_where_an_f_test_does_not_tell_them_apart(spread: float, flat: bool) -> None:
+    # Five levels of three seeds, in units of 0.01 nats: the deviation of the noise, with 10 degrees of freedom.
+    off = spread * np.array([-1.0, 0.5, 0.0, 0.5, 0.0])
+    tried = levels([Point(-8.0 + i, 3.5 + 0.01 * float(o), s) for i, o in enumerate(off) for s in range(3)])
+    between = 3 * float(np.sum((off - off.mean()) ** 2)) / 4
+    odds = float(stats.f.sf(between, 4, 10))
+    assert (odds > 0.05) is flat
+    assert _is_flat(tried, NoiseModel(0.01**2, 10.0)) is flat
+    assert not _is_flat(levels(curve({-7.0: 3.0})), NoiseModel(0.01**2, 10.0))  # one level tells nothing
+    assert _is_flat(levels(curve({-8.0: 3.0, -7.0: 3.0})), NoiseModel(0.01**2, 10.0))
+
+
+def test_the_loss_of_one_seed_and_of_several_is_that_of_any() -> None:
+    # The draws agree, so that what is left is another seed's 0.02 nats, or the average of three.
+    one = _loss(LEVEL, drawn(0, 0), NoiseModel(1e-4, 2.0), 0.90)
+    # 1.645 deviations, and chance in a thousand draws of them
+    assert (one[0], one[1]) == (3.0, pytest.approx((3 - 0.0329, 3 + 0.0329), abs=0.004))
+    assert "taken to differ by 0.02 nats" in one[2][0]
+    three = replace(LEVEL, seeds=(0, 1, 2))
+    several = _loss(three, drawn(0, 0), NoiseModel(1e-4, 6.0, seed_variance=0.03**2, seed_dof=4.0), 0.90)
+    half = 2.131847 * 0.03 / math.sqrt(3)  # the 95 % point of Student's t with four degrees of freedom
+    assert several[1] == pytest.approx((3 - half, 3 + half), abs=1e-3)  # a thousand places of it
+    assert several[2] == ()
+    uneven = replace(drawn(0, 0), loss=np.repeat([3.0, 4.0], [600, 400]))
+    for tried, noise in ((LEVEL, NoiseModel(1e-4, 2.0)), (three, NoiseModel(1e-4, 6.0, 1e-4, 4.0))):
+        assert _loss(tried, uneven, noise, 0.90)[0] == 3.0  # the median
+
+
+def test_one_seeds_optimum_moves_but_not_past_a_failure() -> None:
+    moved = _moved_by_seed(drawn(0, 0))
+    assert float(np.mean(moved.x)) == pytest.approx(-7.0, abs=0.01)  # 0.08 over √1000, four times
+    assert float(np.std(moved.x)) == pytest.approx(0.08, rel=0.1)  # 2 % by chance
+    bounded = _moved_by_seed(drawn(0, 0, Interval(-7.05, -6.98)))
+    assert (float(bounded.x.min()), float(bounded.x.max())) == (-7.05, -6.98)
 
 
 # Noise
@@ -320,3 +428,17 @@ def test_what_verdicts_are_read_with_leaves_less_to_chance(monkeypatch: pytest.M
 def test_what_one_seed_assumes_is_said_with_its_digits() -> None:
     found = optimum(curve({-8.0: 3.3, -7.0: 3.1, -6.0: 3.2}))
     assert any("its noise to be 0.015 nats by a prior alone" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("pooled", "words"),
+    [
+        (NoiseModel(0.0, 0.0), "by a prior alone"),
+        (NoiseModel(0.01**2, 30.0), "by the roughness of the curves and a prior"),
+        (NoiseModel(0.01**2, 30.0, 0.02**2, 2.0), "the noise as at the study's other curves"),
+    ],
+)
+def test_what_one_seeds_noise_rests_on_is_said(pooled: NoiseModel, words: str) -> None:
+    losses = {-8.0: 3.3, -7.0: 3.1, -6.0: 3.2}
+    assert optimum(curve(losses), pooled=pooled).notes[-1].endswith(words)
+    assert not any("one seed" in note for note in optimum(seeds(losses, 2, 0.001), pooled=pooled).notes)

@@ -13,15 +13,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import special
 from tests.fit.synthetic import FAMILIES, Shape, study, sweep
 
 from nugpt.core.init import initial_value
 from nugpt.core.optim import param_groups
+from nugpt.fit.curve import CLIFF, Shapes
 from nugpt.fit.curves import Answers, Measured, answer, measured
+from nugpt.fit.drift import FAILS
+from nugpt.fit.interval import Interval
 from nugpt.fit.points import Point
 from nugpt.fit.recommend import (
     LIMITS,
+    Reach,
     Recommendation,
+    _expected,
+    _moved,
+    _paid,
     choose_group,
     from_base_lr,
     recipe,
@@ -280,14 +288,44 @@ def test_a_group_is_chosen_by_name() -> None:
 
 def test_what_was_swept_at_one_size_only_is_warned_of(answers: Answers) -> None:
     got = recommended(answers, heads=4, steps=400, n_layers=4)
-    assert [w.split()[0] for w in got.warnings] == ["layers", "steps"]
+    layers, steps = got.warnings
+    assert layers.startswith("layers was swept at 2 only: nothing here shows that η holds over the 1.0 octaves to 4")
+    assert steps.startswith("steps was swept at 100 only: nothing here shows that η holds over the 2.0 octaves to 400")
     assert not recommended(answers, heads=16).warnings  # two octaves beyond two
-    assert [w.split()[0] for w in recommended(answers, heads=32).warnings] == ["width"]
+    (width,) = recommended(answers, heads=32).warnings
+    assert width == "width 768 lies 3.0 octaves beyond sizes that span 2.0 themselves"
+
+
+def test_a_target_below_what_was_swept_is_beyond_it_too(answers: Answers) -> None:
+    reach = {one.axis: one for one in recommended(answers, heads=4, steps=25).reaches}["steps"]
+    assert (reach.octaves, reach.beyond) == (-2.0, 2.0)
+    with pytest.raises(ValueError, match=r"steps is 5, 4\.3 octaves beyond what was swept"):
+        recommended(answers, heads=4, steps=5)
+
+
+def test_the_drift_of_another_group_is_not_warned_of(answers: Answers) -> None:
+    (path,) = answers.paths
+    drifts = replace(path, drift=replace(path.drift, no_drift=FAILS))
+    assert not recommended(replace(answers, paths=(path, replace(drifts, group="another"))), heads=16).warnings
+    (warned,) = recommended(replace(answers, paths=(drifts,)), heads=16).warnings
+    assert warned.startswith("η* drifts along width by ")
+
+
+def test_sizes_whose_optimum_lies_beyond_their_grid_are_named_and_not_used(answers: Answers) -> None:
+    first, *rest = answers.curves
+    beyond = replace(first, optimum=replace(first.optimum, verdict="edge-censored", log2_lr=None))
+    got = recommended(replace(answers, curves=(beyond, *rest)), heads=8)
+    assert got.warnings == (f"the optimum lies beyond the grid at {first.curve.name}: these sizes are not used",)
+    assert (got.reaches[0].low, got.reaches[0].high) == (48, 96)
 
 
 @pytest.mark.parametrize(
     ("target", "named"),
-    [({"heads": 128}, "width is 3072"), ({"steps": 3200}, "steps is 3200"), ({"n_layers": 64}, "layers is 64")],
+    [
+        ({"heads": 128}, r"width is 3072, 5.0 octaves beyond what was swept \(24 to 96\)"),
+        ({"steps": 3200}, r"steps is 3200, 5.0 octaves beyond what was swept \(100\)"),
+        ({"n_layers": 64}, r"layers is 64, 5.0 octaves beyond what was swept \(2\)"),
+    ],
 )
 def test_beyond_the_limit_it_refuses_unless_forced(answers: Answers, target: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=named) as refused:
@@ -370,10 +408,36 @@ def test_costs_in_flops_and_hours(answers: Answers) -> None:
         got.gpu_hours(0.0)
 
 
+def test_a_slopes_error_goes_with_the_draws_where_it_rests_on_them() -> None:
+    # Draws of deviation 0.3; slopes of 0.5 and −0.25 known to 0.2 and 0.1, carried over 2 octaves and 1.
+    place = np.random.default_rng(0).permutation((np.arange(4000) + 0.5) / 4000)
+    drawn = Shapes(0.3 * special.ndtri(place), np.zeros(4000), (), Interval(-math.inf, math.inf))
+    own = Reach("width", 4.0, 1.0, 1.0, 2.0, 2.0, 0.5, 0.2, True, own=True)
+    word = Reach("steps", 2.0, 1.0, 1.0, 1.0, 1.0, -0.25, 0.1, False)
+    assert _moved(drawn, [own]) == pytest.approx(2 * 0.5 + 2 * 0.2 * special.ndtri(place), abs=1e-9)
+    alone = _moved(drawn, [word])
+    assert float(np.mean(alone)) == pytest.approx(-0.25, abs=0.01)  # chance in 4000 draws of 0.1
+    assert float(np.std(alone)) == pytest.approx(0.1, rel=0.05)
+    assert abs(float(np.corrcoef(drawn.x, alone)[0, 1])) < 0.06  # four times 1/√4000
+    assert _moved(drawn, [own, word]) == pytest.approx(_moved(drawn, [own]) + alone, abs=1e-9)
+
+
+def test_failures_move_with_the_curve() -> None:
+    # s·((e^{ku} − 1)/k − u) + q·u² with next to no slope: a parabola of 0.1 nats an octave off −7 and −6.
+    shape = np.tile([1.0, *np.log([1e-9, 4.0, 0.1])], (2, 1)).T
+    drawn = Shapes(np.array([-7.0, -6.0]), np.zeros(2), ((CLIFF, shape),), Interval(-9.0, -5.0))
+    assert _paid(drawn, np.zeros(2), -6.0) == pytest.approx([0.1, 0.0], abs=1e-6)
+    moved = np.array([1.0, 1.0])
+    assert _paid(drawn, moved, -4.5) == pytest.approx([0.1 * 1.5**2, 0.1 * 0.5**2], abs=1e-6)
+    assert list(_paid(drawn, moved, -4.0)) == [math.inf] * 2
+    assert list(_paid(drawn, moved, -8.0)) == [math.inf] * 2
+    assert _expected(drawn, moved, -4.0) == MOST  # a failure costs no more than that
+
+
 def test_from_a_bare_learning_rate() -> None:
     got = from_base_lr(replace(retarget(make_spec(data=NO_DATA), 200, n_heads=8), lr=0.01))
     assert got.run.lr == 0.01
-    assert got.interval is None
+    assert (got.interval, got.level) == (None, 0.90)
     assert len(got.warnings) == 1, "νGPT's own learning rates go with every size"
     assert {reach.axis: reach.octaves for reach in got.reaches} == {"width": 2, "layers": 0, "steps": 1, "batch": 0}
     with pytest.raises(ValueError, match="width is 1536"):
@@ -397,6 +461,12 @@ def test_a_recipe_is_read_back_as_the_same_run(answers: Answers, form: Callable[
     assert read_recipe(values).hash == got.run.hash
     assert read_recipe(values, data="another").data == "another"
     assert values["recommended"]["lr"] == got.run.lr
+    assert [(r["axis"], r["swept"]) for r in values["recommended"]["reach"]] == [
+        ("width", [24, 96]),
+        ("layers", [2, 2]),
+        ("steps", [100, 100]),
+        ("batch", [64, 64]),
+    ]
     for role, row in got.run.resolved().rows.items():
         assert values["resolved"]["rows"][role]["lr"] == row.lr
     assert values["resolved"]["gains"] == dict(got.run.resolved().gains)

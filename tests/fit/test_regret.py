@@ -52,7 +52,9 @@ def test_where_learning_rates_failed_the_cost_is_unbounded() -> None:
 
 def test_without_an_optimum_nothing_is_claimed() -> None:
     beyond = optimum([Point(x, -x, 0) for x in (-8.0, -7.0, -6.0)])
-    assert regret(beyond, parabola(-7.0)).nats is None
+    unknown = regret(beyond, parabola(-7.0))
+    assert (unknown.nats, unknown.interval) == (None, Interval(0.0, math.inf))
+    assert sensitivity(beyond).at(1.0).interval == Interval(0.0, math.inf)
     assert regret(parabola(-7.0), beyond).interval.high == math.inf
     assert sensitivity(beyond).at(1.0).nats is None
     assert cautious_lr(beyond) is None
@@ -76,6 +78,33 @@ def test_sensitivity_tells_the_sides_apart() -> None:
 def shape_draws(s: float, k: float, q: float) -> np.ndarray:
     """The same shape a hundred times and once, its cliff on the right."""
     return np.tile([1.0, *np.log([s, k, q])], (101, 1)).T
+
+
+def even(low: float, high: float) -> Optimum:
+    """Parabolas of 0.1 nats an octave off, their minima evenly between two places."""
+    shape = np.tile([1.0, *np.log([1e-9, 4.0, 0.1])], (4001, 1)).T
+    place = np.linspace(low, high, 4001)
+    shapes = Shapes(place, np.full(4001, 3.5), ((CLIFF, shape),), Interval(-math.inf, math.inf))
+    return replace(parabola(-7.0), log2_lr=(low + high) / 2, shapes=shapes)
+
+
+def test_costs_by_hand() -> None:
+    # The minimum lies 0.1 to 1.9 octaves below: 1 in the middle, 0.19 and 1.81 at 5 % from the ends. What is left is
+    # 5 % of roughness, and chance in it.
+    moved = regret_at(even(-7.9, -6.1), -6.0)
+    assert moved.nats == pytest.approx(0.1, rel=0.05)
+    assert moved.interval == pytest.approx((0.1 * 0.19**2, 0.1 * 1.81**2), rel=0.08)
+    # From 0.4 above to 1.4 below: it may not have moved, and a tenth lies more than 1.22 off.
+    unmoved = regret_at(even(-7.9, -6.1), -6.5)
+    assert unmoved.interval == pytest.approx((0.0, 0.1 * 1.22**2), rel=0.05)
+
+
+def test_what_is_certain_but_for_roughness() -> None:
+    certain = even(-7.0, -7.0)
+    low, high = 0.1 * math.exp(-1.645 * 0.05), 0.1 * math.exp(1.645 * 0.05)
+    for cost in (regret_at(certain, -6.0), sensitivity(certain).at(1.0), sensitivity(certain).at(-1.0)):
+        assert cost.nats == pytest.approx(0.1, rel=0.005)  # 5 % of 4001 draws' chance, several times over
+        assert cost.interval == pytest.approx((low, high), rel=0.005)
 
 
 def test_the_cautious_choice_leans_away_from_the_cliff() -> None:

@@ -33,6 +33,12 @@ def test_what_is_not_enclosed_leaves_what_its_bounds_leave() -> None:
     value, interval = shift(placed(None, -5.0, math.inf), placed(-7.0, -7.5, -6.5))
     assert value is None
     assert interval == (1.5, math.inf)
+    value, interval = shift(placed(-7.0, -7.5, -6.5), placed(None, -6.0, -5.0))
+    assert (value, *interval) == (None, -2.5, -0.5)
+    value, interval = shift(placed(-7.0, -7.5, math.inf), placed(-8.0, -8.25, -7.75))
+    assert (value, interval.low, interval.high) == (1.0, pytest.approx(1 - math.hypot(0.5, 0.25)), math.inf)
+    value, interval = shift(placed(-7.0, -7.0, -7.0), placed(-8.0, -8.25, -7.5))
+    assert (value, *interval) == pytest.approx((1.0, 0.5, 1.25))
     value, interval = shift(placed(-6.0, -6.0, -6.0), placed(-7.0, -7.0, -7.0))
     assert (value, *interval) == (1.0, 1.0, 1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,29 @@ def test_no_drift_needs_a_line() -> None:
     assert (bowed.bent, bowed.no_drift) == (True, "not decided here")
 
 
+def test_what_fails_does_so_on_no_line_and_beyond_a_grid_too() -> None:
+    bowed = drift([(2.0**i, at(-7.0 + 0.1 * i**2, deviation=0.02)) for i in range(6)])
+    assert (bowed.bent, bowed.no_drift) == (True, "does not hold")
+    beyond = drift([*((2.0**i, at(-7.0 + 0.4 * i)) for i in range(5)), (32.0, at(None))])
+    assert (beyond.censored, beyond.no_drift) == (True, "does not hold")
+
+
+@pytest.mark.parametrize(("deviation", "counts_as"), [(0.05, 0.05), (0.02, 0.02), (0.001, 0.02)])
+@pytest.mark.parametrize(("one_seed", "share"), [((), 0.45), ((2,), 1.0)])
+def test_a_drifts_interval_by_hand(deviation: float, counts_as: float, one_seed: tuple[int, ...], share: float) -> None:
+    # Σ(x − mean)² is 10 over five sizes an octave apart, and 1, −2, 0, 2, −1 has neither mean nor slope: halved, their
+    # squares are 2.5 of the deviations'. Six points' worth of the share that is a size's own joins them; 1.833113 is
+    # the 95 % point of Student's t with 6 + 5 − 2 degrees of freedom.
+    sizes = []
+    for i, off in enumerate((1, -2, 0, 2, -1)):
+        one = at(-7.0 + 0.3 * i + 0.5 * counts_as * off, deviation)
+        sizes.append((2.0**i, replace(one, seeds=1) if i in one_seed else one))
+    found = drift(sizes)
+    half = 1.833113 * counts_as * math.sqrt((6 * share + 2.5) / 9 / 10)
+    assert found.slope == pytest.approx(0.3)
+    assert found.interval == pytest.approx((0.3 - half, 0.3 + half), rel=1e-6)
+
+
 def test_an_interval_that_covers_zero_is_not_enough() -> None:
     found = drift([(2.0**i, at(-7.0, deviation=0.4)) for i in range(3)])
     assert found.interval.contains(0.0)
@@ -85,16 +109,24 @@ def test_fewer_than_three_sizes_decide_nothing(optima: list[Optimum]) -> None:
     found = drift([(2.0**i, one) for i, one in enumerate(optima)])
     assert (found.slope, found.no_drift) == (None, "not decided here")
     assert found.interval == Interval(-math.inf, math.inf)
+    known = sum(one.log2_lr is not None for one in optima)
+    assert found.notes[-1] == f"{known} sizes with an optimum, but a slope needs 3"
+    assert not found.bent
 
 
-def test_three_sizes_that_are_one_decide_nothing() -> None:
-    assert drift([(2.0, at(-7.0)) for _ in range(3)]).no_drift == "not decided here"
+@pytest.mark.parametrize("sizes", [(2.0, 2.0, 2.0), (2.0, 4.0, 4.0, 4.0)])
+def test_three_optima_of_fewer_sizes_decide_nothing(sizes: tuple[float, ...]) -> None:
+    found = drift([(size, at(-7.0)) for size in sizes])
+    assert (found.slope, found.no_drift) == (None, "not decided here")
+    assert found.notes == (f"{len(set(sizes))} sizes with an optimum, but a slope needs 3",)
 
 
 def test_a_size_beyond_its_grid_forbids_no_drift_and_a_flat_one_does_not() -> None:
     sizes = [(2.0**i, at(-7.0)) for i in range(4)]
     beyond = drift([*sizes, (16.0, at(None))])
     assert (beyond.no_drift, beyond.dropped, beyond.censored) == ("not decided here", (16.0,), True)
+    why = "a size whose optimum lies beyond its grid cannot be part of no drift"
+    assert beyond.notes == ("size 16 has no enclosed optimum", why)
     flat = drift([*sizes, (16.0, at(None, verdict="flat"))])
     assert (flat.no_drift, flat.dropped) == ("holds", (16.0,))
 
@@ -122,10 +154,25 @@ def test_edges_drift_too() -> None:
     assert found.no_drift == "does not hold"
 
 
+def test_edges_count_with_their_whole_error() -> None:
+    edges = []
+    for i in range(5):
+        points = [Point(-10.0 + i, 3.5, 0), Point(-8.0 + i, 3.4, 0), Point(-7.0 + i, None, 0, "diverged")]
+        edges.append((2.0**i, stability_edge(points)))
+    found = drift(edges)
+    half = 1.833113 / math.sqrt(12) * math.sqrt(6 / 9 / 10)  # as above, of brackets an octave wide
+    assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-6)
+
+
 @pytest.mark.parametrize("size", [0.0, -1.0, math.inf])
 def test_a_size_is_above_zero(size: float) -> None:
     with pytest.raises(ValueError, match="size is"):
         drift([(size, at(-7.0))])
+
+
+def test_a_drifts_level_is_one() -> None:
+    with pytest.raises(ValueError, match="level is 90"):
+        drift([(2.0**i, at(-7.0)) for i in range(3)], level=90)
 
 
 # Power laws
@@ -144,6 +191,25 @@ def test_a_law_of_two_variables_without_noise() -> None:
     inside = law.log2_at({"steps": 2000.0, "batch": 32.0})
     assert inside is not None
     assert interval.width > inside[1].width  # further out is less sure
+
+
+@pytest.mark.parametrize(("deviation", "counts_as"), [(0.05, 0.05), (0.0, 0.02)])
+@pytest.mark.parametrize(("independent", "share"), [((), 0.45), ((0,), 1.0)])
+def test_the_interval_of_a_law_by_hand(
+    deviation: float, counts_as: float, independent: tuple[int, ...], share: float
+) -> None:
+    # As that of a drift, whose line it is: four values an octave apart have Σ(x − mean)² = 5 and no scatter here.
+    # 1.859548 is the 95 % point of Student's t with 6 + 4 − 2 degrees of freedom.
+    values = [Observed({"steps": 2.0**i}, -i / 3, deviation) for i in range(4)]
+    law = power_law([replace(one, independent=True) if i in independent else one for i, one in enumerate(values)])
+    half = 1.859548 * counts_as * math.sqrt(6 * share / 8 / 5)
+    assert law.intervals["steps"] == pytest.approx((-1 / 3 - half, -1 / 3 + half), rel=1e-6)
+
+
+def test_a_value_without_a_deviation_leaves_all_without() -> None:
+    # Then the scatter alone says how sure the line is: here there is none.
+    law = power_law([Observed({"steps": 2.0**i}, -i / 3, 0.05 if i else None) for i in range(4)])
+    assert law.intervals["steps"].width == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_variable_that_does_not_vary_is_left_out() -> None:
@@ -187,6 +253,13 @@ def test_the_lerp_law_covers_its_exponent_as_often_as_it_says() -> None:
     assert 0.87 < hits / 1000 < 0.93  # exact at 0.9: three binomial deviations of 0.0095
 
 
+def test_the_seeds_of_a_depth_are_averaged_in_logarithms() -> None:
+    law = lerp_power_law({depth: [2.0**-depth, 2.0**-depth, 8 * 2.0**-depth] for depth in (1, 2, 4)})
+    plain = lerp_power_law({depth: [2 * 2.0**-depth] for depth in (1, 2, 4)})  # (0 + 0 + 3)/3 octaves more
+    assert law.exponents == pytest.approx(plain.exponents)
+    assert law.constant == pytest.approx(plain.constant)
+
+
 def test_lerp_means_that_are_no_numbers_are_left_out() -> None:
     law = lerp_power_law({2: [0.5], 4: [0.35, math.nan], 8: [0.25], 16: [0.0]})
     assert law.values == 3
@@ -197,8 +270,13 @@ def test_lerp_means_that_are_no_numbers_are_left_out() -> None:
 def test_refusals_of_power_laws() -> None:
     with pytest.raises(ValueError, match="observed is empty"):
         power_law([])
-    with pytest.raises(ValueError, match="steps is 0"):
-        Observed({"steps": 0}, 1.0)
+    for size in (0, -1.0, math.inf):
+        with pytest.raises(ValueError, match=f"steps is {size}"):
+            Observed({"steps": size}, 1.0)
+    with pytest.raises(ValueError, match="log2_value is nan"):
+        Observed({"steps": 1.0}, math.nan)
+    with pytest.raises(ValueError, match="level is 90"):
+        power_law([Observed({"steps": 1.0}, 1.0)], level=90)
     with pytest.raises(ValueError, match="all must name the same"):
         power_law([Observed({"steps": 1.0}, 1.0), Observed({"batch": 1.0}, 1.0)])
 

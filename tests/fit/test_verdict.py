@@ -9,6 +9,7 @@ import pytest
 
 from nugpt.fit import Cost, Difference, Drift, Estimate, Interval, estimate_of, exponent_estimate, judge, power_law
 from nugpt.fit.power_law import Observed
+from nugpt.fit.roles import RoleExponent
 from nugpt.spec.study_rules import Rule
 
 
@@ -18,6 +19,7 @@ def estimate(low: float, high: float, where: str = "", censored: bool = False) -
 
 NO_DRIFT = Rule("no-drift", low=-0.1, high=0.1)
 FALLS = Rule("drift", high=-0.1)
+RISES = Rule("drift", low=0.1)
 NOT_WORSE = Rule("loss-not-worse", high=0.01)
 
 
@@ -26,7 +28,12 @@ NOT_WORSE = Rule("loss-not-worse", high=0.01)
     [
         (NO_DRIFT, -0.05, 0.09, "holds"),
         (NO_DRIFT, -0.05, 0.11, "not decided here"),
+        (NO_DRIFT, -0.11, 0.05, "not decided here"),
         (NO_DRIFT, 0.11, 0.3, "does not hold"),
+        (NO_DRIFT, -0.3, -0.11, "does not hold"),
+        (RISES, 0.2, math.inf, "holds"),
+        (RISES, 0.0, 0.2, "not decided here"),
+        (RISES, -0.05, 0.05, "does not hold"),
         (FALLS, -0.5, -0.2, "holds"),
         (FALLS, -0.5, 0.0, "not decided here"),
         (FALLS, -0.05, 0.05, "does not hold"),
@@ -48,6 +55,9 @@ def test_every_size_must_hold_and_one_can_refute() -> None:
     refuted = judge(NO_DRIFT, [good, vague, bad])
     assert refuted.answer == "does not hold"
     assert refuted.reason == "heads 8: 0.25 (0.2 to 0.3)"
+    assert judge(NO_DRIFT, [good, replace(good, where="")]).reason == "heads 2: 0 (-0.05 to 0.05); 0 (-0.05 to 0.05)"
+    unbounded = replace(good, interval=Interval(-math.inf, 0.05))
+    assert judge(NO_DRIFT, [unbounded]).reason == "heads 2: 0 (unbounded to 0.05)"
 
 
 def test_a_size_beyond_its_grid_forbids_no_drift_but_not_drift() -> None:
@@ -87,4 +97,11 @@ def test_answers_become_estimates() -> None:
     assert estimate_of(Difference(0.1, Interval(0, 0.2), 3, 0.9)).interval == Interval(0, 0.2)
     law = power_law([Observed({"steps": 2.0**i}, -i / 3, 0.01) for i in range(4)])
     assert exponent_estimate(law, "steps").value == pytest.approx(-1 / 3)
-    assert exponent_estimate(law, "batch").value is None
+    assert exponent_estimate(law, "batch") == Estimate(None, Interval(-math.inf, math.inf), 0.9)
+
+
+def test_a_roles_exponent_is_judged_by_the_slope_of_its_multiplier() -> None:
+    slope = Drift(0.2, Interval(0.1, 0.3), "does not hold", 0.1, (1.0, 2.0, 4.0), (), 0.9, bent=True)
+    role = RoleExponent("hidden", -0.75, slope, -0.55, Interval(-0.65, -0.45))
+    assert estimate_of(role) == Estimate(0.2, Interval(0.1, 0.3), 0.9, "hidden", bent=True)
+    assert estimate_of(role, "nugpt").where == "nugpt"

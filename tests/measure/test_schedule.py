@@ -29,6 +29,11 @@ def test_by_default_it_costs_little_at_every_scale(name: str) -> None:
     assert share <= SHARE
 
 
+def test_windows_are_whole_and_hold_no_more_tokens_than_allowed() -> None:
+    assert default_sampling(80_000, 64, 3000).windows == 2  # of 8,192 tokens; a third does not fit
+    assert default_sampling(80_000, 64, 10_000).windows == 1
+
+
 def test_in_bfloat16_it_is_measured_less_often_and_on_less() -> None:
     """Two thousand steps of 32 windows of 512 tokens, whose float32 passes count ten times."""
     points, windows = default_sampling(2000, 32, 512, "bfloat16")

@@ -129,6 +129,8 @@ def test_tokens_and_steps_round_up() -> None:
     count = non_embedding_parameters(config)
     assert tokens_at(config, 20) == 20 * count
     assert tokens_at(config, 0.5) == math.ceil(count / 2)
+    assert count % 1024
+    assert tokens_at(config, 1 / 1024) == count // 1024 + 1
     per_step = 16 * 4
     assert steps_at(config, 20, batch=4) == math.ceil(20 * count / per_step)
     assert steps_at(config, 20, batch=4, round_to=250) % 250 == 0

@@ -39,6 +39,24 @@ def test_a_power_beyond_all_sense_is_refused(log2_lr: float) -> None:
         lr_at(log2_lr)
 
 
+def test_a_curve_is_called_by_its_run_at_a_rate_of_one() -> None:
+    assert CURVE.key == CURVE.run(0.0, 0).hash  # additions that are stored name it so
+    assert CURVE.key != replace(CURVE, spec=make_spec(steps=101)).key
+
+
+def test_what_a_plan_leaves_out_is_filled_in() -> None:
+    assert Plan("plan", (CURVE,)).to_dict()["policy"] == {"extend": 4, "spacing": 0.5, "refine": (), "stop": None}
+    assert Plan("plan", (CURVE,)).to_dict()["format"] == 1  # which plans that were stored have
+    assert CURVE.fine == 2
+
+
+def test_points_are_at_most_four_octaves_apart() -> None:
+    assert (Policy(spacing=4).spacing, Policy(refine=(4.0, 0.5)).refine) == (4, (4.0, 0.5))
+    for policy in ({"spacing": 4.01}, {"spacing": 0}, {"refine": (0.5, 4.01)}):
+        with pytest.raises(ValueError, match="but must be above 0 and at most 4"):
+            Policy(**policy)  # type: ignore[arg-type]
+
+
 def test_a_curve_is_every_learning_rate_with_every_seed() -> None:
     assert CURVE.log2_lrs == (-7.5, -6.0, -5.0)
     runs = CURVE.runs()

@@ -63,7 +63,8 @@ def test_exactly_one_rule_matches_and_every_role_has_a_row(architecture: str) ->
     assert roles == set(shape.roles.names) == set(FAMILIES[architecture.split("-")[0]])
 
 
-@given(st.text(max_size=30))
+# hypothesis also draws texts that stand in the source, and some of these are names of parameters.
+@given(st.text(max_size=30).filter(lambda name: not name.endswith((".weight", ".stored"))))
 def test_an_unknown_name_raises_in_one_line(name: str) -> None:
     for roles in (NORMALIZED, PRENORM):
         with pytest.raises(ValueError, match="has no role") as refusal:

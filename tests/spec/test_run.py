@@ -56,6 +56,13 @@ SPECS = {
 }
 
 
+def test_what_a_spec_leaves_out_is_filled_in() -> None:
+    written = SPEC.to_dict()
+    defaults = {"seed": 0, "weight_decay": SPEC.table.weight_decay, "precision": "float32", "grad_clip": None}
+    defaults |= {"validations": 100, "val_windows": 64, "start": None}
+    assert {name: written[name] for name in defaults} == defaults
+
+
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Every plain value inside, with the keys that lead to it."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None

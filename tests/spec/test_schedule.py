@@ -20,6 +20,16 @@ def test_a_share_is_a_number_and_no_truth_value(field: str, value: Any) -> None:
     assert "\n" not in str(refusal.value)
 
 
+def test_without_a_word_it_is_the_papers() -> None:
+    assert Schedule() == Schedule("cosine", final=0.1, warmup=0)
+
+
+def test_a_decay_takes_some_of_the_run_and_at_most_all_of_it() -> None:
+    with pytest.raises(ValueError, match="schedule's decay is 0, but must be a share of the run above 0"):
+        Schedule("wsd", decay=0)
+    assert (Schedule("wsd", decay=1.0).decay, Schedule(final=0.0).final, Schedule(final=1.0).final) == (1.0, 0.0, 1.0)
+
+
 def test_a_warm_up_leaves_a_step_for_the_peak() -> None:
     Schedule(warmup=11).check_reaches_peak(12)
     assert multiplier(Schedule(warmup=11), 11, 12) == 1

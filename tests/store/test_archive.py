@@ -348,6 +348,12 @@ def test_what_is_not_in_it_is_told_by_the_name_that_was_given(
         ("runs/*.jsonl", lambda text: text.replace('"seed":0', '"seed":1'), "is of run"),
         ("plans/plan.jsonl", lambda text: text.replace('"curve":{', '"curse":{'), "plan"),
         ("shared.jsonl", lambda text: "", "is not whole"),
+        (
+            "shared.jsonl",
+            lambda text: text.replace('"key":', '"kex":'),
+            "not a line of an archive: it must have key and",
+        ),
+        ("runs/*.jsonl", lambda text: "[]\n", "not a line of an archive: it must have spec and record"),
     ],
 )
 def test_a_spoiled_archive_is_refused_by_name(

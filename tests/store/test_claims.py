@@ -121,6 +121,25 @@ def test_finishing_leaves_no_claim_file(run: RunDirectory) -> None:
     assert holder_state(run, STALE_AFTER) == "none"
 
 
+def test_letting_go_finishes_what_has_ended_and_gives_back_what_has_not(run: RunDirectory) -> None:
+    hold(run).let_go()
+    assert holder_state(run, STALE_AFTER) == "none"
+    assert len(list(run.path.glob("claim-*"))) == 1  # the number that the next one counts on from
+    held = hold(run)
+    run.write_record(record_of(SPEC))
+    held.let_go()
+    assert not list(run.path.glob("claim-*"))
+
+
+def test_where_a_machine_cannot_be_told_a_claim_is_only_timed(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = hold(run)
+    held.path.write_text(json.dumps(json.loads(held.path.read_text()) | {"pid": 1 << 30, "machine": None}))
+    monkeypatch.setattr("nugpt.store.claims._machine", lambda: None)
+    assert holder_state(run, STALE_AFTER) == "running"
+
+
 def test_silence_makes_a_claim_stale_and_the_silent_worker_loses_it(run: RunDirectory) -> None:
     first = hold(run)
     date(first, 1000.0)
@@ -273,6 +292,18 @@ def test_the_heartbeat_touches_what_it_holds_and_nothing_else(tmp_path: Path) ->
     assert not any(thread.name == "nugpt-heartbeat" for thread in threading.enumerate())
     assert held[0].path.stat().st_mtime == 1000.0
     assert not held[1].path.exists()
+
+
+def test_several_signs_of_life_fit_into_the_time_after_which_a_claim_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    heart, waited = Heartbeat(stale_after=60.0), list[float | None]()
+
+    def end_at_once(timeout: float | None = None) -> bool:
+        waited.append(timeout)
+        return True
+
+    monkeypatch.setattr(heart._stop, "wait", end_at_once)
+    heart._beat()
+    assert waited == [12.0]  # a few may be late, or be lost
 
 
 def _grab(path: Path, barrier: Barrier, won: Queue[int]) -> None:

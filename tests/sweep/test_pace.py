@@ -12,7 +12,7 @@ from tests.sweep.small import STALE_AFTER, FakeEngine, make_directory, make_plan
 
 from nugpt.spec.plan import Policy, StopRule
 from nugpt.spec.record import device_seconds
-from nugpt.spec.run import RunSpec
+from nugpt.spec.run import RunSpec, shape_of
 from nugpt.store.claims import claim
 from nugpt.sweep import worker
 from nugpt.sweep.cost import expected_seconds
@@ -61,6 +61,34 @@ def test_a_run_counts_for_its_share_of_every_ensemble_it_was_in_and_of_a_worker_
         pace.saw(SPEC, record)
         assert device_seconds(record) == 20.0  # four devices for five seconds
         assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 5.0)
+
+
+def test_a_stores_records_tell_its_pace(tmp_path: Path) -> None:
+    store = make_directory(tmp_path).store
+    longer = make_spec(steps=2 * SPEC.steps)
+    for seed, seconds in enumerate((8.0, 6.0, 4.0)):
+        spec = SPEC.at(SPEC.lr, seed)
+        store.run(spec).write_record(record_of(spec, wall_s=seconds, carried_by={"device_type": "cpu"}))
+    store.run(longer)  # has not ended
+    elsewhere = longer.at(longer.lr, 1)
+    store.run(elsewhere).write_record(record_of(elsewhere, wall_s=1e6, carried_by={"device_type": "cuda"}))
+    spoiled = longer.at(longer.lr, 2)
+    store.run(spoiled).write_record(record_of(spoiled, carried_by={"device_type": "cpu"}))
+    (store.root / spoiled.hash / "record.json").write_text("{")
+    pace = Pace.of(store, "cpu")
+    ((shape, ratios),) = pace.ratios.items()
+    assert shape == shape_of(SPEC)
+    assert sorted(ratios) == pytest.approx([seconds / expected_seconds(SPEC, "cpu") for seconds in (4.0, 6.0, 8.0)])
+    assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 6.0)
+
+
+def test_a_time_of_nothing_tells_nothing() -> None:
+    pace = Pace("cpu")
+    pace.saw(SPEC, record_of(SPEC, wall_s=0.0, carried_by={"device_type": "cpu"}))
+    pace.saw(SPEC, record_of(SPEC, None, "diverged", steps=0, wall_s=1.0, carried_by={"device_type": "cpu"}))
+    assert pace.ratios == {}
+    pace.saw(SPEC, record_of(SPEC, wall_s=0.5, carried_by={"device_type": "cpu"}))
+    assert pace.run_seconds(SPEC) == pytest.approx(MARGIN * 0.5)
 
 
 def test_starting_an_ensemble_takes_what_it_took_beside_its_steps() -> None:

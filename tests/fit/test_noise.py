@@ -1,0 +1,104 @@
+"""Noise by hand: of one curve, of a study's, and what both and the prior come to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nugpt.fit import NoiseModel
+from nugpt.fit.noise import curve_noise, noise_of, pool, residual_noise, study_noise
+from nugpt.fit.points import Levels, Point
+
+# On six even places this has nothing of any cubic (a discrete orthogonal polynomial of the fourth degree); squares 28.
+ROUGH = np.array([1.0, -3.0, 2.0, 2.0, -3.0, 1.0])
+PLACES = np.arange(6) - 2.5
+
+
+def levels_of(effects: tuple[float, ...], squares: float, dof: float) -> Levels:
+    """Two learning rates, each of as many seeds as there are effects."""
+    two = np.full(2, float(len(effects)))
+    return Levels(
+        np.array([-8.0, -7.0]), np.full(2, 3.0), two, tuple(range(len(effects))), np.array(effects), squares, dof, ()
+    )
+
+
+REPEATED = levels_of((-0.2, 0.0, 0.2), squares=0.03, dof=3.0)
+SINGLE = levels_of((0.0,), squares=0.0, dof=0.0)
+
+
+def rough(scale: float, height: float = 9.0) -> Levels:
+    """One seed: a parabola with that on it, and a seventh place farther out and up."""
+    x = np.append(PLACES, 10.0)
+    mean = np.append(3 + 0.01 * PLACES**2 + scale * ROUGH, 3 + height)
+    return Levels(x, mean, np.ones(7), (0,), np.zeros(1), 0.0, 0.0, ())
+
+
+def test_a_curves_own_noise() -> None:
+    # 0.03/3 between points; 0.08/2 between seeds, of which 0.01 · 3/6 is the noise of their points.
+    found = curve_noise(REPEATED)
+    assert (found.variance, found.dof) == (pytest.approx(0.01), 3.0)
+    assert (found.seed_variance, found.seed_dof) == (pytest.approx(0.04 - 0.005), 2.0)
+    two = curve_noise(levels_of((-0.1, 0.1), squares=0.01, dof=1.0))
+    assert (two.seed_variance, two.seed_dof) == (pytest.approx(0.02 / 1 - 0.01 * 2 / 4), 1.0)
+    # 0.0002/2 between seeds is less than their points' noise: a tenth of it is left.
+    alike = curve_noise(levels_of((-0.01, 0.0, 0.01), squares=0.03, dof=3.0))
+    assert alike.seed_variance == pytest.approx(1e-5)
+    assert curve_noise(SINGLE) == NoiseModel(0.0, 0.0, 0.0, 0.0)
+
+
+def test_roughness_is_what_a_cubic_near_the_best_leaves() -> None:
+    found = residual_noise(rough(0.001))
+    assert (found.variance, found.dof) == (pytest.approx(28e-6 / 2), 2.0)
+    assert residual_noise(SINGLE) == NoiseModel(0.0, 0.0)  # a cubic goes through all of it
+
+
+def test_seeds_are_pooled_by_their_degrees_of_freedom_and_counted_once() -> None:
+    both = pool([NoiseModel(1.0, 1.0, 4.0, 1.0), NoiseModel(4.0, 3.0, 1.0, 2.0)])
+    assert both == NoiseModel((1 + 12) / 4, 4.0, (4 + 2) / 3, 2.0)
+
+
+def test_a_study_is_read_by_its_seeds_where_one_curve_repeats_them_and_else_by_roughness() -> None:
+    single = [Point(x, y, 0) for x, y in zip(PLACES, rough(0.001).mean, strict=False)]
+    assert study_noise([single]).variance == pytest.approx(28e-6 / 2)
+    # Residuals of ±0.01 in a 2 × 2 table leave one degree of freedom.
+    table = {(-8.0, 0): 3.01, (-8.0, 1): 3.19, (-7.0, 0): 2.99, (-7.0, 1): 3.21}
+    repeated = [Point(x, y, seed) for (x, seed), y in table.items()]
+    found = study_noise([single, repeated])
+    assert (found.variance, found.dof) == (pytest.approx(4e-4, rel=1e-3), pytest.approx(1.0))
+
+
+def test_what_is_known_about_a_curve_alone() -> None:
+    # A prior of two degrees of freedom: 0.006 nats where seeds are repeated, 0.015 where none is.
+    assert noise_of(SINGLE, None) == NoiseModel(0.015**2, 2.0)
+    found = noise_of(REPEATED, None)
+    assert (found.variance, found.dof) == (pytest.approx((2 * 0.006**2 + 0.03) / 5), 5.0)
+    assert (found.seed_variance, found.seed_dof) == (pytest.approx(0.035), 2.0)
+
+
+def test_the_others_of_a_study_count_without_this_one_and_up_to_thirty_degrees_of_freedom() -> None:
+    found = noise_of(REPEATED, NoiseModel(0.002, 53.0, 0.05, 4.0))
+    others = (0.002 * 53 - 0.03) / 50
+    assert found.variance == pytest.approx((2 * 0.006**2 + 0.03 + 30 * others) / 35)
+    assert found.dof == 35.0
+    assert (found.seed_variance, found.seed_dof) == (pytest.approx((2 * 0.035 + 4 * 0.05) / 6), 4.0)
+    few = noise_of(REPEATED, NoiseModel(0.016, 5.0, 0.05, 4.0))
+    assert (few.variance, few.dof) == (pytest.approx((2 * 0.006**2 + 0.03 + 0.05) / 7), 7.0)
+
+
+def test_a_curve_of_one_seed_beside_others() -> None:
+    # Others that repeat seeds: the small prior, and nothing of this curve's to take off.
+    seeds = noise_of(rough(0.001), NoiseModel(0.002, 10.0, 0.05, 2.0))
+    assert (seeds.variance, seeds.dof) == (pytest.approx((2 * 0.006**2 + 0.02) / 12), 12.0)
+    assert (seeds.seed_variance, seeds.seed_dof) == (pytest.approx(0.05), 2.0)
+    # Others of one seed too: the large prior, and this curve's own roughness is taken off.
+    single = noise_of(rough(0.001), NoiseModel(0.002, 10.0))
+    assert (single.variance, single.dof) == (pytest.approx((2 * 0.015**2 + 0.02 - 28e-6) / 10), 10.0)
+    alone = noise_of(rough(0.001), residual_noise(rough(0.001)))
+    assert (alone.variance, alone.dof) == (pytest.approx(0.015**2), 2.0)
+
+
+@pytest.mark.parametrize("field", ["variance", "dof", "seed_variance", "seed_dof"])
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_refusals(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{field} is {value}"):
+        NoiseModel(**{"variance": 1.0, "dof": 1.0, field: value})
