@@ -89,7 +89,8 @@ def test_the_page_states_the_planted_optimum_loss_and_sources_of_every_curve(mad
     assert len(rows) == 6
     for row in rows:
         label, seeds, optimum, loss, nearest, code, prose = row
-        table, heads = label.split(", heads ")
+        name, heads = label.split(", heads ")
+        table = {"nGPT": "ngpt", "νGPT": "nugpt"}[name]
         (curve,) = [c for c in made.plan.curves if (c.label["table"], c.label["heads"]) == (table, int(heads))]
         planted = best_log2_lr(curve.spec)
         at, low, high = (float(x.replace("−", "-")) for x in re.findall(r"−?[\d.]+", optimum))
@@ -123,7 +124,8 @@ def test_it_states_verdicts_runs_seeds_minutes_and_the_command(made: Made) -> No
     )
     assert command in section
     assert f"**What this scale cannot say.** {STUDIES['width-fixed-steps'].limits}" in section
-    assert "We take it that [`alignment_val_l12h28`](choices.md) agrees. Nobody knows why." in section
+    assert "\n\n**Notes.** We take it that [`alignment_val_l12h28`](choices.md) agrees. Nobody knows why." in section
+    assert ": best learning rate against width](figures/results/width-fixed-steps-lab-best-lr-width.svg)" in section
     for figure in re.findall(r"\]\((figures/\S+)\)", section):
         ElementTree.parse(made.folder / "docs" / figure)
 
@@ -202,6 +204,7 @@ def test_the_readme_has_figure_loss_and_commands_between_its_markers(made: Made)
     ]
     assert "a quarter octave of the best learning rate found](docs/results.md#held-out-at-tiny) (scale" in rows[2][0]
     assert {row[2] for row in rows[2:6]} == {"from −0.25 to 0.25"}
+    assert re.search(r"Estimate: over width: .*; over depth: .*; over length: .*; over all three: ", made.page)
     first = "We take it that `alignment_val_l12h28` agrees."  # of the note, whose link leads nowhere from here
     assert f"\nBefore you rely on these:\n\n- {first} [More on this]({width}).\n" in made.readme
     assert "Nobody knows why" not in made.readme
@@ -323,7 +326,7 @@ def test_a_run_is_what_the_page_says_of_it(made: Made, tmp_path: Path) -> None:
             run.write_record(replace(record, val_loss=3.0 + 0.08 * (math.log2(spec.lr) + 7.5) ** 2))
     assert main(["report", str(store.root), "-o", str(tmp_path / "docs"), "--results"]) == 0
     page = (tmp_path / "docs" / "results.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith("| nugpt, heads 8 | 2 |")]
+    (row,) = [line for line in page.splitlines() if line.startswith("| νGPT, heads 8 | 2 |")]
     (at,) = re.findall(r"−(7\.\d\d) \(", row)
     assert float(at) == pytest.approx(7.5, abs=0.05)  # as above; planted before were 6.9
     assert row not in made.page

@@ -240,7 +240,7 @@ def _figures(found: PlanAnswer, out: Path, texts: dict[Path, str]) -> tuple[Figu
     from nugpt.report.figures import draw
     from nugpt.report.measured import VIEW_WORDS, asked_views
     from nugpt.report.vector import svg
-    from nugpt.report.write import SHOWS, settle
+    from nugpt.report.write import settle, shown_in
 
     shown, linked = [], []
     views = asked_views(found.plan)
@@ -251,7 +251,7 @@ def _figures(found: PlanAnswer, out: Path, texts: dict[Path, str]) -> tuple[Figu
         texts[same] = text  # studies that are views of the same runs share figures
         name = same.relative_to(out).as_posix()
         view = drawn.of.partition("-")[0] if drawn.kind == "alignment" else ""
-        what = SHOWS.get(drawn.kind, drawn.kind) + (f" by {VIEW_WORDS[view]}" if view else "")
+        what = shown_in(drawn) + (f" by {VIEW_WORDS[view]}" if view else "")
         if view and view not in views:
             linked.append((name, what))
         else:

@@ -11,6 +11,14 @@ from nugpt.report.answers import Judged
 from nugpt.report.words import NONE, UNBOUNDED, between, number
 from nugpt.spec.study_rules import SYMBOLS, Rule
 
+# Where an estimate is of: symbols as the paper has them, axes as a reader calls them.
+PLACES = SYMBOLS | {
+    "axis heads": "over width",
+    "axis layers": "over depth",
+    "axis steps": "over length",
+    "axis all": "over all three",
+}
+
 
 def estimate(one: Judged) -> str:
     """Of several, the one that decides: of those with the verdict's answer, the nearest to a bound or furthest beyond.
@@ -56,7 +64,7 @@ def _why_not(one: Judged) -> list[str]:
 
 
 def _estimate(one: Estimate) -> str:
-    where = f"{SYMBOLS.get(one.where, one.where)}: " if one.where else ""
+    where = f"{PLACES.get(one.where, one.where)}: " if one.where else ""
     if one.value is None:
         bound = between(one.interval)
         return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else "")

@@ -11,7 +11,7 @@ from nugpt.fit.interval import Interval
 from nugpt.fit.verdict import Estimate, judge
 from nugpt.report.answers import Judged
 from nugpt.report.backtests import Group, line
-from nugpt.report.estimates import estimate
+from nugpt.report.estimates import PLACES, estimate
 from nugpt.report.results import (
     COMPLETE,
     NOT_RUN,
@@ -30,12 +30,6 @@ from nugpt.spec.study_rules import allowed
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 WIDTH, HELD_OUT = "width-fixed-steps", "held-out"
-AXES = {
-    "axis heads": "over width",
-    "axis layers": "over depth",
-    "axis steps": "over length",
-    "axis all": "over all three",
-}
 UNITS = {
     "drift": "octaves per doubling",
     "no-drift": "octaves per doubling",
@@ -166,7 +160,7 @@ def _rows(section: Section, one: Judged, page: str) -> list[list[str]]:
         return [[claim, one.verdict.reason, allowed(rule), f"**{verdict_words(section, one)}**"]]
     for each in one.verdict.estimates:
         alone = replace(one, verdict=judge(rule, (replace(each, where=""),)))
-        where = f", {AXES.get(each.where, each.where)}" if each.where else ""
+        where = f", {PLACES.get(each.where, each.where)}" if each.where else ""
         unit = f" {UNITS[rule.kind]}" if each.value is not None else ""
         answer = f"**{verdict_words(section, alone)}**"
         rows.append([f"{'the same' if rows else claim}{where}", f"{estimate(alone)}{unit}", allowed(rule), answer])

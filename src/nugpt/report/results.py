@@ -25,7 +25,7 @@ from nugpt.report.layout import label_text, varying
 from nugpt.report.measured import alignment_groups
 from nugpt.report.sections import OPEN
 from nugpt.report.source import CurveRuns, Run
-from nugpt.report.words import NONE, between, counted, number
+from nugpt.report.words import NONE, between, counted, number, printed
 from nugpt.spec.study import Setting, Study
 from nugpt.spec.study_rules import SYMBOLS, describe
 
@@ -274,7 +274,7 @@ def _section(section: Section, tokens: Mapping[str, int]) -> str:
     if study.limits and section.scale != "paper":
         parts.append(f"**What this scale cannot say.** {study.limits}")
     if section.note:
-        parts.append(section.note)
+        parts.append(f"**Notes.** {section.note}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -387,10 +387,16 @@ def _losses(found: PlanAnswer) -> str:
         optimum = f"{number(best.log2_lr)} ({between(best.interval)})" if best.log2_lr is not None else best.verdict
         reached = f"{number(best.loss, 3)} ({between(best.loss_interval, 3)})" if best.loss is not None else NONE
         shown = [number(by_source.get(source), 3) for source in sources]
-        rows.append([label_text(curve, keys) or "all", str(_seeds(curve)), optimum, reached, number(at), *shown])
+        rows.append(
+            [printed(label_text(curve, keys)) or "all", str(_seeds(curve)), optimum, reached, number(at), *shown]
+        )
     columns = ["curve", "seeds", "best log₂ η (90 % interval)", "loss there", "nearest log₂ η run", *sources]
     told = "Optima, and the validation loss by source at the nearest learning rate that was run, averaged over seeds:"
     return _folded(told, columns, rows)
+
+
+def _curve(curve: CurveRuns, keys: Sequence[str]) -> str:
+    return printed(label_text(curve, keys)) or "all"
 
 
 def _losses_alone(found: PlanAnswer, keys: Sequence[str], sources: Sequence[str]) -> str:
@@ -402,7 +408,9 @@ def _losses_alone(found: PlanAnswer, keys: Sequence[str], sources: Sequence[str]
         losses = [loss for run in curve.runs if run.trained and (loss := run.facts.get("val_loss")) is not None]
         mean = sum(losses) / len(losses) if losses else None
         shown = [number(by_source.get(source), 3) for source in sources]
-        rows.append([label_text(curve, keys) or "all", str(_seeds(curve)), number(at), number(mean, 3), *shown])
+        rows.append(
+            [printed(label_text(curve, keys)) or "all", str(_seeds(curve)), number(at), number(mean, 3), *shown]
+        )
     columns = ["curve", "seeds", "log₂ η", "loss", *sources]
     return _folded("The validation loss in all and by source, averaged over seeds:", columns, rows)
 

@@ -13,7 +13,7 @@ from nugpt.fit.groups import GroupDifference, group_differences
 from nugpt.fit.verdict import Estimate, estimate_of
 from nugpt.report.answers import COEFFICIENTS, SIZE_WORDS, Judged, Path, PlanAnswer, has_grid
 from nugpt.report.charts import lerp_name, path_name
-from nugpt.report.estimates import digits, estimate
+from nugpt.report.estimates import PLACES, digits, estimate
 from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.layout import label_text, printable
 from nugpt.report.measured import alignment_tables
@@ -160,7 +160,7 @@ def escaped_reason(one: Judged) -> Html:
 
 
 def _estimate(one: Estimate) -> Html:
-    where = f"{one.where}: " if one.where else ""
+    where = f"{PLACES.get(one.where, one.where)}: " if one.where else ""
     if one.value is None:
         bound = between(one.interval)
         return tag("span", f"{where}no estimate" + (f", {bound}" if bound not in (NONE, "unbounded") else ""))

@@ -35,6 +35,13 @@ SHOWS = {
     "multipliers": "loss against multipliers",
     "alpha": "LERP coefficients against depth",
 }
+AXES = {"width": "width", "layers": "depth", "steps": "length", "batch": "batch"}
+
+
+def shown_in(drawn: Drawn) -> str:
+    """What a figure shows, in words."""
+    words = SHOWS.get(drawn.kind, drawn.kind)
+    return words.replace("size", AXES.get(drawn.of, "size")) if drawn.kind == "best-lr" else words
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ def write_report(
         for drawn in draw(found):
             settle(drawn.figure)
             figures += _save(drawn, out / "figures", formats)
-            shows = f"{found.title}: {SHOWS.get(drawn.kind, drawn.kind)}"
+            shows = f"{found.title}: {shown_in(drawn)}"
             stills.setdefault(found.plan.name, []).append((shows, drawn.figure))
     loose = loose_answers(source.loose, level)
     views = loose_figures(loose)
