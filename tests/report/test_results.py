@@ -258,8 +258,8 @@ def test_recommendations_are_held_against_sizes_that_were_swept(made: Made, caps
     assert (
         f"costs νGPT {kept[0]:.3f} nats on average and nGPT {kept[1]:.3f}, over the {len(both)} sizes at which "
         f"both could be tested; at the {len(alone)} where only νGPT could be, it costs {sum(alone) / len(alone):.3f}. "
-        f"What `nugpt recommend` says from smaller sizes alone costs {paid[0]:.3f} and {paid[1]:.3f} at the same "
-        f"{len(both)}. For nGPT it assumes νGPT's exponents, a rule that was settled after these runs were seen. "
+        f"What `nugpt recommend` says from smaller sizes alone costs νGPT {paid[0]:.3f} and nGPT {paid[1]:.3f} at the "
+        f"same {len(both)}. For nGPT it assumes νGPT's exponents, a rule that was settled after these runs were seen. "
     ) in made.readme
     assert "docs/results.md#recommendations-tested" in made.readme
 

@@ -101,9 +101,9 @@ def line(groups: Sequence[Group], page: str) -> str | None:
     return (
         f"Keeping the best learning rate of the nearest smaller size costs νGPT {number(ours.kept, 3)} nats on average "
         f"and nGPT {number(theirs.kept, 3)}, over the {counted(len(both), 'size')} at which both could be tested{rest}"
-        f". What `nugpt recommend` says from smaller sizes alone costs {number(ours.paid, 3)} and "
-        f"{number(theirs.paid, 3)} at the same {len(both)}. For nGPT it assumes νGPT's exponents, a rule that was "
-        f"settled after these runs were seen. [More on this]({page}#recommendations-tested)."
+        f". What `nugpt recommend` says from smaller sizes alone costs νGPT {number(ours.paid, 3)} "
+        f"and nGPT {number(theirs.paid, 3)} at the same {len(both)}. For nGPT it assumes νGPT's exponents, a rule that "
+        f"was settled after these runs were seen. [More on this]({page}#recommendations-tested)."
     )
 
 
@@ -154,7 +154,9 @@ def left_out(groups: Sequence[Group]) -> str:
         for group in groups
         for one in group.others
     ]
-    return f"Not tested, because no optimum is enclosed there: {'; '.join(told)}." if told else ""
+    return (
+        f"Not tested, for lack of an enclosed optimum there or at any smaller size: {'; '.join(told)}." if told else ""
+    )
 
 
 def _why(one: CurveAnswer) -> str:

@@ -14,8 +14,8 @@ from nugpt.spec.parametrization import NUGPT
 TOLD = """\
 One power law in width, depth and length, fitted through all optima of a table at once; exponents are octaves of η per
 octave of size, with 90 % intervals. A table that transfers perfectly has exponents of 0. The columns "applied to
-hidden" add the table's own exponents, which gives the learning rate that hidden matrices really get: if one law were
-behind all tables, these would be the same in every row.
+hidden" add the table's own exponents: they say how the learning rate that hidden matrices really get moves with size.
+If one law were behind all tables, these would be the same in every row.
 
 - Where optima do not lie on a plane, the slopes are averages over the sizes swept, which differ between tables.
 - "Bend seen: no" does not prove a plane. The test treats all of an optimum's error as its own, though part of it is

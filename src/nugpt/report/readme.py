@@ -14,10 +14,12 @@ from nugpt.report.backtests import Group, line
 from nugpt.report.estimates import PLACES, estimate
 from nugpt.report.results import (
     COMPLETE,
+    COUNTED,
     NOT_RUN,
     USUAL,
     Section,
     anchor,
+    counts,
     minutes,
     minutes_word,
     table,
@@ -135,7 +137,9 @@ def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
         f"does. {' '.join(words)}{_shared(width, held_out)}"
     )
     rows = [row for section, one in asked for row in _rows(section, one, page)]
-    return f"## What holds here, and what does not\n\n{table(columns, rows)}\n\n{told}"
+    others = f"These are the main claims. Of all claims of complete studies: {counts(sections)} "
+    every = f"({COUNTED}). [All of them]({page}#at-a-glance)."
+    return f"## What holds here, and what does not\n\n{table(columns, rows)}\n\n{told}\n\n{others}{every}"
 
 
 def _shared(width: Section, held_out: Section | None) -> str:

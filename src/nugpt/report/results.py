@@ -32,6 +32,7 @@ from nugpt.spec.study_rules import SYMBOLS, describe
 NOT_RUN, NOT_COMPLETE, COMPLETE = "not run yet", "not complete", "complete"
 USUAL = "evidence"  # the scale that a section is of where it says none
 FOLD = 12  # rows of a table from which on it is folded away
+COUNTED = "a claim that several studies make, perhaps of shared runs, is counted in each"
 DATA = "In the commands below, DATA is the directory that `nugpt data prepare` wrote."
 COMPARISONS = (
     "Each interval is a 90 % interval on its own, not corrected for the number of claims. A claim of several parts "
@@ -126,7 +127,7 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
         "alone; no GPU is needed, and the result is the same to the byte:\n\n"
         f"```sh\n{rebuild}\n```\n\n"
         "Each study's question, and the rule that decides each claim, were fixed before its runs: "
-        f"{rules}. Where something was settled later, the study's notes say so."
+        f"{rules}. Where something was settled later, this page says so where it matters."
     )
     if not runs:
         return f"{intro}\n\nNo run is in the archive yet: every study below is **{NOT_RUN}**."
@@ -138,7 +139,7 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
             f"{minutes(runs.values()):.1f}, not counting start-up; runs that studies share are counted once",
         ],
         ["studies", ", ".join(f"{states[s]} {s}" for s in (COMPLETE, NOT_COMPLETE, NOT_RUN) if states[s])],
-        ["claims of complete studies", _counts(sections)],
+        ["claims of complete studies", f"{counts(sections)}; {COUNTED}"],
         ["ran on", "; ".join(_carriers(runs.values()))],
     ]
     return "\n\n".join(
@@ -146,12 +147,12 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
     )
 
 
-def _counts(sections: Sequence[Section]) -> str:
+def counts(sections: Sequence[Section]) -> str:
+    """How many claims of complete studies have which verdict."""
     judged = [one for s in sections if s.state == COMPLETE and s.found for one in s.found.judged]
     count = Counter(one.verdict.answer or OPEN for one in judged)
     words = {HOLDS: "hold", FAILS: "do not hold", UNDECIDED: "not decided here", OPEN: "open questions"}
-    told = ", ".join(f"{count.get(key, 0)} {word}" for key, word in words.items())
-    return f"{told}; a claim that several studies make, perhaps of shared runs, is counted in each"
+    return ", ".join(f"{count.get(key, 0)} {word}" for key, word in words.items())
 
 
 def _data(one: Mapping[str, Any]) -> str:
@@ -201,7 +202,7 @@ def scale_words(sections: Sequence[Section], data: Sequence[Mapping[str, Any]]) 
     other = "" if "fineweb" in named else " The paper trains on FineWeb-Edu; these runs do not."
     return (
         f"**Scale.** Models of {_span(layers)} layers and d_model {_span(widths)}, trained for {_span(steps)} steps of "
-        f"{_span(tokens)} tokens; the paper's studies go {theirs}.{other} Verdicts are about runs of this scale."
+        f"{_span(tokens)} tokens; the paper's studies go {theirs}.{other} Verdicts are about runs like these."
     )
 
 
@@ -387,9 +388,7 @@ def _losses(found: PlanAnswer) -> str:
         optimum = f"{number(best.log2_lr)} ({between(best.interval)})" if best.log2_lr is not None else best.verdict
         reached = f"{number(best.loss, 3)} ({between(best.loss_interval, 3)})" if best.loss is not None else NONE
         shown = [number(by_source.get(source), 3) for source in sources]
-        rows.append(
-            [printed(label_text(curve, keys)) or "all", str(_seeds(curve)), optimum, reached, number(at), *shown]
-        )
+        rows.append([_curve(curve, keys), str(_seeds(curve)), optimum, reached, number(at), *shown])
     columns = ["curve", "seeds", "best log₂ η (90 % interval)", "loss there", "nearest log₂ η run", *sources]
     told = "Optima, and the validation loss by source at the nearest learning rate that was run, averaged over seeds:"
     return _folded(told, columns, rows)
@@ -408,9 +407,7 @@ def _losses_alone(found: PlanAnswer, keys: Sequence[str], sources: Sequence[str]
         losses = [loss for run in curve.runs if run.trained and (loss := run.facts.get("val_loss")) is not None]
         mean = sum(losses) / len(losses) if losses else None
         shown = [number(by_source.get(source), 3) for source in sources]
-        rows.append(
-            [printed(label_text(curve, keys)) or "all", str(_seeds(curve)), number(at), number(mean, 3), *shown]
-        )
+        rows.append([_curve(curve, keys), str(_seeds(curve)), number(at), number(mean, 3), *shown])
     columns = ["curve", "seeds", "log₂ η", "loss", *sources]
     return _folded("The validation loss in all and by source, averaged over seeds:", columns, rows)
 
