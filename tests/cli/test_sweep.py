@@ -430,6 +430,7 @@ def test_ctrl_c_lets_the_workers_save_and_the_same_command_goes_on(data: Path, t
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
+        ((), "no worker had begun"),
         ((143, 143), "the workers have saved"),
         ((143, 0), "the workers have saved"),
         ((143, -9), "1 of 2 workers ended without saving"),

@@ -52,12 +52,27 @@ def compiled_blocks(model: Any) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
+class Whole(nn.Module):
+    """What the first FSDP does to names, where its parameters are whole."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._fsdp_wrapped_module = module
+
+
+def sharded_blocks(model: Any) -> nn.Module:
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = Whole(block)
+    return model  # type: ignore[no-any-return]
+
+
 WRAPPERS = {
     "compiled": torch.compile,
     "replicated": Holder,
     "compiled, replicated": lambda model: Holder(torch.compile(model)),
     "replicated, compiled": lambda model: torch.compile(Holder(model)),
     "blocks compiled and recomputed": compiled_blocks,
+    "blocks sharded and made whole": sharded_blocks,
 }
 
 
@@ -124,10 +139,10 @@ def test_a_model_without_memory_is_not_initialised_in_silence() -> None:
 # --- two processes
 
 
-Whole = Callable[[Any], AbstractContextManager[Any]]
+Gathered = Callable[[Any], AbstractContextManager[Any]]
 
 
-def trained(wrapped: Any, model: Any, rank: int, world: int, whole: Whole = nullcontext) -> dict[str, Tensor]:
+def trained(wrapped: Any, model: Any, rank: int, world: int, whole: Gathered = nullcontext) -> dict[str, Tensor]:
     """The parameters after a few steps, as anybody would train them; this rank has its share of each batch.
 
     Within `whole` the parameters have their rows and columns.

@@ -71,6 +71,7 @@ def texts(made: Made, name: str) -> list[str]:
         ("hidden, width 96", "hidden, d_model 96"),
         ("nugpt at width=192 layers=4 steps=2000", "νGPT at d_model 192, 4 layers, 2000 steps"),
         ("my-ngpt-2", "my-ngpt-2"),
+        ("axis heads, heads 4", "heads 4"),
     ],
 )
 def test_a_label_is_printed_with_names_sizes_and_signs_as_they_are_written(label: str, shown: str) -> None:

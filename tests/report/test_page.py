@@ -91,7 +91,7 @@ def test_at_a_glance_every_claim_leads_to_its_numbers(made: Made) -> None:
     assert re.search(r"<td>−0\.5\d* \(−0\.\d+ to −0\.\d+\)</td>", glance), "nGPT's planted drift over width"
 
 
-def test_an_estimate_has_the_digits_that_its_interval_allows(made: Made) -> None:
+def test_an_estimate_has_as_many_digits_as_its_interval(made: Made) -> None:
     (block,) = re.findall(r'id="claim-width-fixed-steps-lab-1">(.*?)</div></div>', made.html, flags=re.DOTALL)
     value, low, high = re.findall(r"−(0\.\d+)", Reader(block).text.split("Rule")[0])
     assert len(value) == len(low) == len(high)

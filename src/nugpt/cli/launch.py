@@ -389,6 +389,8 @@ def run_workers(
 def _interrupted(statuses: Sequence[int], logs: Path) -> str:
     """What the workers' exit statuses say of how they left: 128 and more when they left by themselves on a signal."""
     lost = sum(not (status == 0 or status > 128) for status in statuses)
+    if not statuses:
+        return "interrupted: no worker had begun, the same command goes on"
     if not lost:
         return "interrupted: the workers have saved, the same command goes on"
     which = f"{lost} of {counted(len(statuses), 'worker')} ended without saving (logs in {logs})"

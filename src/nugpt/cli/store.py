@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ PACKED = (".tar.gz", ".tgz")
 def check_unpacked(file: Path) -> None:
     """Tell of a file that `nugpt store pack` made what makes a store of it."""
     if file.name.endswith(PACKED) and file.is_file():
-        raise ValueError(f"{file} is a packed store: `nugpt store merge {file} --store NEW` makes a store of it")
+        raise ValueError(
+            f"{file} is a packed store: `nugpt store merge {shlex.quote(str(file))} --store NEW` makes a store of it"
+        )
 
 
 @dataclass(frozen=True)

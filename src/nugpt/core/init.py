@@ -18,6 +18,8 @@ from nugpt.spec.model import ModelConfig
 from nugpt.spec.resolve import Resolved
 from nugpt.spec.roles import RESCALER_ROLES, Roles
 
+CONSTANT = (*RESCALER_ROLES, "norm")  # roles whose numbers all begin alike
+
 MODELS: dict[str, type[Transformer] | type[Baseline]] = {
     "normalized": Transformer,
     "prenorm": Baseline,
@@ -44,8 +46,10 @@ def initialize_(model: nn.Module, seed: int, resolved: Resolved, roles: Roles) -
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise ValueError(f"parameter {name!r} has no memory for its value: call model.to_empty(device=...) before")
-        check_whole(name, parameter)
-        value = initial_value(own_name(name, roles), tuple(parameter.shape), seed, resolved, roles)
+        own = own_name(name, roles)
+        if roles(own).role not in CONSTANT:  # a part of these is begun like the whole
+            check_whole(name, parameter)
+        value = initial_value(own, tuple(parameter.shape), seed, resolved, roles)
         parameter.copy_(_laid_out(value, parameter))
 
 

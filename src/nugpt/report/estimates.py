@@ -69,8 +69,13 @@ def _estimate(one: Estimate) -> str:
         bound = between(one.interval)
         return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else "")
     places = digits(one.interval)
-    bound = between(one.interval, places)
-    return f"{where}{number(one.value, places)} ({bound if bound != UNBOUNDED else 'no interval: too few runs'})"
+    return f"{where}{number(one.value, places)} ({interval_words(one.interval)})"
+
+
+def interval_words(interval: Interval) -> str:
+    """An estimate's interval with its digits, or why there is none."""
+    bound = between(interval, digits(interval))
+    return bound if bound != UNBOUNDED else "no interval: too few runs"
 
 
 def digits(interval: Interval) -> int:

@@ -8,7 +8,7 @@ from nugpt.fit.expected import exponent
 from nugpt.fit.measured import SIZES
 from nugpt.fit.power_law import PowerLaw
 from nugpt.report.backtests import Group
-from nugpt.report.words import NONE, between, number, printed
+from nugpt.report.words import AXES, NONE, between, number, printed
 from nugpt.spec.parametrization import NUGPT
 
 TOLD = """\
@@ -22,7 +22,6 @@ If one law were behind all tables, these would be the same in every row.
   common to all sizes, and so lets any but a strong bend pass. Studies of two axes at once, such as `held-out-steps`,
   look for one kind of bend alone and may see it.
 - No rule was set for this table; it was made after the runs were seen."""
-NAMES = {"width": "width", "layers": "depth", "steps": "length", "batch": "batch"}
 
 
 def law_table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
@@ -30,8 +29,8 @@ def law_table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     known = [(group, group.law) for group in groups if group.law is not None and group.sizes]
     axes = [axis for axis in SIZES if any(axis in law.exponents for _, law in known)]
     applied = [axis for axis in axes if axis != "batch"]
-    columns = ["table", "optima", *(f"η over {NAMES[axis]}" for axis in axes), "bend seen"]
-    columns += [f"applied to hidden, over {NAMES[axis]}" for axis in applied]
+    columns = ["table", "optima", *(f"η over {AXES[axis]}" for axis in axes), "bend seen"]
+    columns += [f"applied to hidden, over {AXES[axis]}" for axis in applied]
     rows = [
         [
             printed(group.name),

@@ -395,7 +395,8 @@ def _losses(found: PlanAnswer) -> str:
 
 
 def _curve(curve: CurveRuns, keys: Sequence[str]) -> str:
-    return printed(label_text(curve, keys)) or "all"
+    label = label_text(curve, keys)
+    return printed(label) or label or "all"
 
 
 def _losses_alone(found: PlanAnswer, keys: Sequence[str], sources: Sequence[str]) -> str:

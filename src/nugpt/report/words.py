@@ -18,6 +18,7 @@ NAMES = {
     "nugpt": "νGPT",
     "ngpt": "nGPT",
 }
+AXES = {"width": "width", "layers": "depth", "steps": "length", "batch": "batch"}  # sizes as a reader calls them
 # How labels are written where they are printed: what is found, and what stands there instead, in this order.
 _PRINTED: tuple[tuple[str, str], ...] = (
     *((rf"(?<![\w-]){name}(?![\w-])", shown) for name, shown in NAMES.items()),
@@ -36,7 +37,7 @@ def printed(label: str) -> str:
     """A label with tables, sizes and signs as a figure writes them."""
     for found, shown in _PRINTED:
         label = re.sub(found, shown, label)
-    return label
+    return label.removeprefix(", ")  # of what was dropped before it
 
 
 def without_links(markdown: str) -> str:

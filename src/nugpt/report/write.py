@@ -16,6 +16,7 @@ from nugpt.report.figures.paper import STYLE
 from nugpt.report.loose import LOOSE, loose_answers, loose_figures
 from nugpt.report.page import CREDIT, page
 from nugpt.report.source import Source
+from nugpt.report.words import AXES
 from nugpt.store.atomic import check_writable, write_bytes
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ SHOWS = {
     "multipliers": "loss against multipliers",
     "alpha": "LERP coefficients against depth",
 }
-AXES = {"width": "width", "layers": "depth", "steps": "length", "batch": "batch"}
 
 
 def shown_in(drawn: Drawn) -> str:

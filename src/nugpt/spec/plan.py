@@ -40,8 +40,10 @@ class Curve:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", {name: plain(value) for name, value in self.label.items()})
-        object.__setattr__(self, "log2_lrs", tuple(float(x) for x in self.log2_lrs))
-        object.__setattr__(self, "seeds", tuple(plain(seed) for seed in self.seeds))
+        if self.log2_lrs is not None:
+            object.__setattr__(self, "log2_lrs", tuple(float(x) for x in self.log2_lrs))
+        if self.seeds is not None:
+            object.__setattr__(self, "seeds", tuple(plain(seed) for seed in self.seeds))
         for name in ("log2_lrs", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):

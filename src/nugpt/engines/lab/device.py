@@ -23,15 +23,20 @@ _BROKEN: list[torch.cuda.CUDAGraph] = []
 def captured(error_mode: str = "global") -> Iterator[torch.cuda.CUDAGraph]:
     """A graph of what is done within, which is not run; if that fails, the device is as before, and it is of no use."""
     graph = torch.cuda.CUDAGraph()
+    short: torch.OutOfMemoryError | None = None
     try:
         # The outer one puts the stream back: a capture that could not end leaves its own the current one.
         with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, capture_error_mode=error_mode):
-            yield graph
+            try:
+                yield graph
+            except torch.OutOfMemoryError as error:
+                short = error
+                raise
     except RuntimeError as error:
         graph.reset()
         _BROKEN.append(graph)
-        if isinstance(error.__context__, torch.OutOfMemoryError):  # why the capture could not end, which some handle
-            raise error.__context__ from None
+        if short is not None and error is not short:  # why the capture could not end, which some handle
+            raise short from None
         raise
 
 
