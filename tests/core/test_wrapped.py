@@ -46,12 +46,6 @@ class Holder(nn.Module):
         self.module = module
 
 
-def compiled_blocks(model: Any) -> nn.Module:
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = torch.compile(checkpoint_wrapper(block))
-    return model  # type: ignore[no-any-return]
-
-
 class Whole(nn.Module):
     """What the first FSDP does to names, where its parameters are whole."""
 
@@ -60,10 +54,15 @@ class Whole(nn.Module):
         self._fsdp_wrapped_module = module
 
 
-def sharded_blocks(model: Any) -> nn.Module:
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = Whole(block)
-    return model  # type: ignore[no-any-return]
+def by_block(wrap: Callable[[nn.Module], Any]) -> Callable[[Any], nn.Module]:
+    """What wraps each block of a model by itself."""
+
+    def wrapped(model: Any) -> nn.Module:
+        for i, block in enumerate(model.blocks):
+            model.blocks[i] = wrap(block)
+        return model  # type: ignore[no-any-return]
+
+    return wrapped
 
 
 WRAPPERS = {
@@ -71,8 +70,8 @@ WRAPPERS = {
     "replicated": Holder,
     "compiled, replicated": lambda model: Holder(torch.compile(model)),
     "replicated, compiled": lambda model: torch.compile(Holder(model)),
-    "blocks compiled and recomputed": compiled_blocks,
-    "blocks sharded and made whole": sharded_blocks,
+    "blocks compiled and recomputed": by_block(lambda block: torch.compile(checkpoint_wrapper(block))),
+    "blocks sharded and made whole": by_block(Whole),
 }
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from nugpt.store import Store
     from nugpt.store.plans import PlanDirectory
 
-STALE_AFTER = 300.0
-
 
 @dataclass(frozen=True)
 class OfStore:
@@ -87,6 +85,7 @@ def store_curves(path: Path, origin: OfStore) -> list[CurveSet]:
 
 def _of_plan(directory: PlanDirectory, loss: str | None) -> CurveSet:
     from nugpt.fit.measured import measured
+    from nugpt.store.transfer import STALE_AFTER
     from nugpt.sweep.state import plan_state
 
     plan = directory.plan()

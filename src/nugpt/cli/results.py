@@ -17,6 +17,7 @@ from nugpt.cli.report import plan_lines
 from nugpt.cli.show import print_table, say
 from nugpt.store.atomic import read_json
 from nugpt.store.run_directory import RunDirectory
+from nugpt.store.transfer import STALE_AFTER
 
 if TYPE_CHECKING:
     from nugpt.report.answers import PlanAnswer
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 PAGE, FIGURES = "results.md", "figures/results"
 MADE_FROM = "<!-- from "  # begins the last line of a page
 HEADLINES = {ground: f"headline-{ground}.svg" for ground in ("light", "dark")}  # the README's
-STALE_AFTER = 300.0
 DATA = "DATA"  # where the reader has prepared the data set
 
 

@@ -64,21 +64,22 @@ def _why_not(one: Judged) -> list[str]:
 
 
 def _estimate(one: Estimate) -> str:
+    return "".join(in_words(one))
+
+
+def in_words(one: Estimate, level: str = "") -> tuple[str, str, str]:
+    """An estimate in words: what stands before its value, the value, and its interval, with words on the level."""
     where = f"{PLACES.get(one.where, one.where)}: " if one.where else ""
     if one.value is None:
         bound = between(one.interval)
-        return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else "")
-    places = digits(one.interval)
-    return f"{where}{number(one.value, places)} ({interval_words(one.interval)})"
+        return f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else ""), "", ""
+    digits = _digits(one.interval)
+    bound = between(one.interval, digits)
+    told = f"{bound}{level}" if bound != UNBOUNDED else "no interval: too few runs"
+    return where, number(one.value, digits), f" ({told})"
 
 
-def interval_words(interval: Interval) -> str:
-    """An estimate's interval with its digits, or why there is none."""
-    bound = between(interval, digits(interval))
-    return bound if bound != UNBOUNDED else "no interval: too few runs"
-
-
-def digits(interval: Interval) -> int:
+def _digits(interval: Interval) -> int:
     """After the point: as many as show the interval's width to two digits, but two or three."""
     width = interval.high - interval.low
     return min(3, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 2

@@ -13,12 +13,12 @@ from nugpt.fit.groups import GroupDifference, group_differences
 from nugpt.fit.verdict import Estimate, estimate_of
 from nugpt.report.answers import COEFFICIENTS, SIZE_WORDS, Judged, Path, PlanAnswer, has_grid
 from nugpt.report.charts import lerp_name, path_name
-from nugpt.report.estimates import PLACES, digits, estimate, interval_words
+from nugpt.report.estimates import estimate, in_words
 from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.layout import label_text, printable
 from nugpt.report.measured import alignment_tables
 from nugpt.report.source import CurveRuns
-from nugpt.report.words import NONE, UNBOUNDED, between, cost, counted, number, short, size, without_links
+from nugpt.report.words import NONE, between, cost, counted, number, short, size, without_links
 from nugpt.spec.study_rules import describe
 
 OPEN = "open question"
@@ -160,13 +160,8 @@ def escaped_reason(one: Judged) -> Html:
 
 
 def _estimate(one: Estimate) -> Html:
-    where = f"{PLACES.get(one.where, one.where)}: " if one.where else ""
-    if one.value is None:
-        bound = between(one.interval)
-        return tag("span", f"{where}no estimate" + (f", {bound}" if bound not in (NONE, UNBOUNDED) else ""))
-    shown = tag("strong", number(one.value, digits(one.interval)))
-    level = "" if between(one.interval) == UNBOUNDED else f", {one.level:.0%} interval"
-    return tag("span", where, shown, f" ({interval_words(one.interval)}{level})")
+    before, value, interval = in_words(one, f", {one.level:.0%} interval")
+    return tag("span", before, tag("strong", value) if value else None, interval)
 
 
 def _from(curves: Sequence[CurveRuns]) -> Html:
