@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from nugpt.core.decoder import Decoder
 from nugpt.core.init import build, gains, initialize_
@@ -93,7 +92,7 @@ def test_the_mlp_at_the_start(table: str, heads: int) -> None:
 
 @pytest.mark.parametrize("heads", HEADS)
 def test_attention_at_the_start(heads: int) -> None:
-    """Lemma on attention: components are Θ(d_model^(−1/2)); of the first token, which sees itself alone, with factor 1."""
+    """Lemma on attention: components are Θ(d_model^(−1/2)); of a first token, which sees itself alone, just that."""
     model, factors, _ = at_start("nugpt", heads)
     block = model.blocks[0]
     assert isinstance(block, Block)
@@ -189,8 +188,8 @@ def test_the_jacobian_stays_of_size_root_n(depth_alpha: float) -> None:
                 return simple_network(h, weights, step)
 
             sizes.append(float(torch.func.jacrev(last)(h).norm()) / width**0.5)
-        # The proof's factor for each of L layers is at most 1 + 4·L^(−2α)/N: all of them, exp(4/N) at α = 1/2. And three
-        # standard errors.
+        # The proof's factor for each of L layers is about 1 + 4·L^(−2α)/N: of all of them exp(4/N) at α = 1/2. And
+        # three standard errors.
         slack = math.expm1(4 / width) + 3 * float(np.std(sizes)) / SEEDS**0.5
         assert np.mean(sizes) == pytest.approx(1.0, abs=slack)
 
@@ -216,7 +215,7 @@ def test_the_hidden_learning_rate_over_depth(depth_alpha: float) -> None:
     depths, widths = (16, 32, 64, 128), (16, 32, 64, 128)
     over_depth = np.polyfit(np.log2([n - 1 for n in depths]), np.log2([change(32, n) for n in depths]), 1)[0]
     over_width = np.polyfit(np.log2(widths), np.log2([change(n, 32) for n in widths]), 1)[0]
-    # Networks of a size differ by up to 0.3, their mean by 0.1 octaves: three standard errors of a slope over four sizes
-    # an octave apart, whose places' squares add up to 5.
+    # Networks of a size differ by up to 0.3 of their mean, so a mean is known to 0.1 octaves, and a slope over four
+    # sizes an octave apart to 0.05.
     assert over_depth == pytest.approx(1 - depth_alpha, abs=0.1)
     assert over_width == pytest.approx(1.0, abs=0.1)

@@ -465,6 +465,13 @@ def test_the_committed_pages_are_as_they_were_made_from_the_committed_archive() 
     assert page != sealed(made, readme.replace(part, part.replace("0", "1", 1)), ROOT / "results" / "evidence")
 
 
+def test_our_plans_at_the_papers_scale_are_not_told_as_the_papers_own() -> None:
+    """Its sources name no run above 80,000 steps: longer ones follow from layers and tokens that we chose."""
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert "at the scale `paper` the same studies go up to d_model 4,080" in page
+    assert "the paper's studies go" not in page
+
+
 def test_what_was_reproduced_is_said_where_it_is_written_from_records() -> None:
     """A sentence outside the generated parts would go on saying that nothing was."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

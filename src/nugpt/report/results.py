@@ -202,7 +202,8 @@ def scale_words(sections: Sequence[Section], data: Sequence[Mapping[str, Any]]) 
     other = "" if "fineweb" in named else " The paper trains on FineWeb-Edu; these runs do not."
     return (
         f"**Scale.** Models of {_span(layers)} layers and d_model {_span(widths)}, trained for {_span(steps)} steps of "
-        f"{_span(tokens)} tokens; the paper's studies go {theirs}.{other} Verdicts are about runs like these."
+        f"{_span(tokens)} tokens; at the scale `paper` the same studies go {theirs}.{other} "
+        "Verdicts are about runs like these."
     )
 
 

@@ -76,7 +76,7 @@ STUDY = Study(
     curves=curves,
     policy=POLICY,
     limits=(
-        "That the best exponent tends to three quarters is a statement about the limit of long training. Two lengths "
-        "show a direction, not a limit."
+        "The paper shows that three quarters transfers at one length, and says nothing of others. Two lengths show a "
+        "direction, not a limit."
     ),
 )

@@ -27,7 +27,7 @@ STUDY = Study(
     curves=curves,
     policy=POLICY,
     limits=(
-        "The exponents are argued for in the limit of long training. Runs as short as these spend much of their "
-        "length in its first phase, where other exponents may fit better."
+        "The exponent of three quarters rests on alignment over runs as long as the paper's. Runs as short as these "
+        "spend much of their length in the first phase of training, where other exponents may fit better."
     ),
 )
