@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from nugpt.core.decoder import Decoder
 from nugpt.core.init import build, gains, initialize_
 from nugpt.core.optim import adam_, adamw, param_groups, retract_, set_schedule_
 from nugpt.core.schedule import multiplier
-from nugpt.spec import Schedule
+from nugpt.spec import RoleRule, Roles, Schedule
 
 # Which axis of the stored matrix has d_model components (method: dim 1 for inputs of size d_model, dim 0 for outputs).
 AXIS = {"E_in": 1, "E_out": 1, "W_q": 1, "W_k": 1, "W_v": 1, "W_u": 1, "W_nu": 1, "W_O": 0, "W_oMLP": 0}
@@ -263,3 +264,35 @@ def test_a_role_that_the_table_lacks_is_refused() -> None:
     assert "\n" not in str(refusal.value)
     with pytest.raises(ValueError, match=r"parameter 'blocks\.0\.norm_A\.weight' has no role"):
         retract_(model.named_parameters(), small.config().roles)
+
+
+def test_a_sphere_axis_that_is_not_d_models_is_refused_by_name() -> None:
+    """Rows of the wrong axis would have unit norm and another learning rate would be best, in silence."""
+    config = small.config()
+    model, resolved = small.model(config), small.resolved(config)
+    wrong = {
+        r"blocks\.\d+\.mlp\.W_oMLP\.weight": (
+            1,
+            rf"'blocks\.0\.mlp\.W_oMLP\.weight', .* is 1, but must be 0: .* {config.d_model}",
+        ),
+        r"E_in\.weight": (-2, r"'E_in\.weight', .* is -2, but must be 1"),
+        r"s_z\.stored": (1, rf"'s_z\.stored' is 1, but must be one of its shape \({config.vocab_size},\)"),
+    }
+    for pattern, (axis, words) in wrong.items():
+        roles = Roles(replace(rule, axis=axis) if rule.pattern == pattern else rule for rule in config.roles.rules)
+        before = [parameter.clone() for parameter in model.parameters()]
+        with pytest.raises(ValueError, match=words):
+            param_groups(model.named_parameters(), resolved, roles)
+        with pytest.raises(ValueError, match=words):
+            retract_(model.named_parameters(), roles)
+        with pytest.raises(ValueError, match=words):
+            initialize_(model, seed=1, resolved=resolved, roles=roles)
+        assert all(torch.equal(was, now) for was, now in zip(before, model.parameters(), strict=True))
+
+
+def test_a_matrix_without_an_axis_of_d_model_may_have_a_sphere() -> None:
+    """A factorised embedding, or attention through a narrower space: nothing says which axis would be right."""
+    roles = Roles((RoleRule(r"narrow|reads", "hidden", axis=1), RoleRule(r"writes", "hidden", axis=0)))
+    parameters = {"reads": torch.randn(12, 8), "writes": torch.randn(8, 12), "narrow": torch.randn(7, 4)}
+    retract_(parameters.items(), roles)
+    torch.testing.assert_close(parameters["narrow"].norm(dim=1), torch.ones(7))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nugpt.fit import NoiseModel
+from nugpt.fit import NoiseModel, optimum
 from nugpt.fit.noise import curve_noise, noise_of, pool, residual_noise, study_noise
-from nugpt.fit.points import Levels, Point
+from nugpt.fit.points import Levels, Point, levels
 
 # On six even places this has nothing of any cubic (a discrete orthogonal polynomial of the fourth degree); squares 28.
 ROUGH = np.array([1.0, -3.0, 2.0, 2.0, -3.0, 1.0])
@@ -102,3 +102,46 @@ def test_a_curve_of_one_seed_beside_others() -> None:
 def test_refusals(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{field} is {value}"):
         NoiseModel(**{"variance": 1.0, "dof": 1.0, field: value})
+
+
+@pytest.mark.parametrize("design", ["a seed for every run", "no seed at two neighbours", "rounded learning rates"])
+def test_seeds_that_do_not_link_the_learning_rates_count_as_noise(design: str) -> None:
+    """A level that is not told from its seeds' effects by the data must not be told by the solver's choice."""
+    generator = np.random.default_rng(5)
+    effects = generator.normal(0.0, 0.01, 3)
+    points = []
+    for i in range(9):
+        x = -9 + i / 2
+        for seed in range(3):
+            loss = 3 + 0.05 * (x + 7) ** 2 + effects[seed] + generator.normal(0.0, 0.003)
+            if design == "a seed for every run":
+                points.append(Point(x, loss, 100 * i + seed))
+            elif design == "rounded learning rates":
+                points.append(Point(x + 0.004 * (seed == 1), loss, seed))
+            elif (seed == 0) == (i % 2 == 0):
+                points.append(Point(x, loss, seed))
+    curve = levels(points)
+    assert not curve.paired
+    best = optimum(points, pooled=study_noise([points]))
+    assert best.verdict == "enclosed"
+    assert best.interval.low < -7 < best.interval.high
+    assert best.log2_lr == pytest.approx(-7, abs=0.2)
+    assert best.loss == pytest.approx(3, abs=0.02)  # two deviations of a seed
+    assert sum("what a seed does counts as noise" in note for note in best.notes) == 1
+
+
+def test_an_unpaired_curve_has_its_seeds_in_its_noise_and_leaves_that_of_paired_ones_alone() -> None:
+    generator = np.random.default_rng(6)
+    effects = generator.normal(0.0, 0.05, 200)
+    shape = {x: 3 + 0.05 * (x + 7) ** 2 for x in np.arange(-9, -5, 0.5)}
+    paired = [Point(x, y + effects[s] + generator.normal(0.0, 0.002), s) for s in range(4) for x, y in shape.items()]
+    unpaired = [
+        Point(x, y + effects[(k := 4 * i + s)] + generator.normal(0.0, 0.002), k)
+        for s in range(4)
+        for i, (x, y) in enumerate(shape.items())
+    ]
+    pooled = study_noise([paired, unpaired])
+    assert pooled == study_noise([paired])
+    assert noise_of(levels(paired), pooled).deviation < 0.006
+    assert noise_of(levels(unpaired), pooled).deviation > 0.02  # a seed's is 0.05, the rest's 0.002
+    assert noise_of(levels(unpaired), study_noise([unpaired])).deviation > 0.02

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nugpt.core.baseline import Baseline
 from nugpt.core.decoder import Decoder
-from nugpt.core.names import check_whole, own_name
+from nugpt.core.names import check_axes, check_whole, own_name
 from nugpt.core.sphere import retract_tensor_
 from nugpt.core.transformer import Transformer
 from nugpt.spec.model import ModelConfig
@@ -43,6 +43,7 @@ def gains(model: Decoder | type[Decoder], resolved: Resolved, device: str | torc
 @torch.no_grad()
 def initialize_(model: nn.Module, seed: int, resolved: Resolved, roles: Roles) -> None:
     """Give every parameter its initial value, in place."""
+    check_axes(model.named_parameters(), roles)
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise ValueError(f"parameter {name!r} has no memory for its value: call model.to_empty(device=...) before")

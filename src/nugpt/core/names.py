@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 
 from torch import Tensor
@@ -30,6 +32,27 @@ def check_whole(name: str, parameter: Tensor) -> None:
             f"parameter {name!r} is sharded by FullyShardedDataParallel and has no rows and columns: "
             "call this within FullyShardedDataParallel.summon_full_params(model), or shard by fully_shard"
         )
+
+
+def check_axes(named_parameters: Iterable[tuple[str, Tensor]], roles: Roles) -> None:
+    """Refuse a sphere axis that its parameter lacks, or that is not d_model's where another axis of it is."""
+    placed = []
+    for name, parameter in named_parameters:
+        axis = roles(own_name(name, roles)).axis
+        if axis is None or (FLATTENING in name.split(".") and parameter.dim() < 2):
+            continue
+        shape = tuple(parameter.shape)
+        if not -len(shape) <= axis < len(shape):
+            raise ValueError(f"axis of parameter {name!r} is {axis}, but must be one of its shape {shape}")
+        placed.append((name, shape, axis))
+    sizes = Counter(shape[axis] for _, shape, axis in placed)
+    d_model = max(sizes, key=sizes.__getitem__, default=0)  # what most of them have
+    for name, shape, axis in placed:
+        if shape[axis] != d_model and d_model in shape:
+            raise ValueError(
+                f"axis of parameter {name!r}, of shape {shape}, is {axis}, but must be {shape.index(d_model)}: "
+                f"the one of size d_model, which is {d_model} if most axes are right"
+            )
 
 
 def _has_role(name: str, roles: Roles) -> bool:

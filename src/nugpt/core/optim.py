@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nugpt.core.names import check_whole, own_name
+from nugpt.core.names import check_axes, check_whole, own_name
 from nugpt.core.sphere import retract_tensor_
 from nugpt.spec.resolve import Resolved
 from nugpt.spec.roles import Roles
@@ -19,7 +19,9 @@ NamedParameters = Iterable[tuple[str, Tensor]]
 def param_groups(named_parameters: NamedParameters, resolved: Resolved, roles: Roles) -> list[dict[str, Any]]:
     """One group per role for `torch.optim.AdamW`, with its applied learning rate, weight decay and ε."""
     members: dict[str, list[tuple[str, Tensor]]] = {}
-    for name, parameter in _pairs(named_parameters):
+    pairs = _pairs(named_parameters)
+    check_axes(pairs, roles)
+    for name, parameter in pairs:
         own = own_name(name, roles)
         members.setdefault(roles(own).role, []).append((own, parameter))
     for role in members:
@@ -42,7 +44,9 @@ def param_groups(named_parameters: NamedParameters, resolved: Resolved, roles: R
 @torch.no_grad()
 def retract_(named_parameters: NamedParameters, roles: Roles) -> None:
     """Put every parameter that lives on a sphere back onto it, in place; the others are left alone."""
-    for name, parameter in _pairs(named_parameters):
+    pairs = _pairs(named_parameters)
+    check_axes(pairs, roles)
+    for name, parameter in pairs:
         axis = roles(own_name(name, roles)).axis
         if axis is not None:
             check_whole(name, parameter)

@@ -44,7 +44,7 @@ class NoiseModel:
 def curve_noise(curve: Levels) -> NoiseModel:
     """What one curve says about its noise; without repeated seeds, nothing (no degrees of freedom)."""
     variance = curve.squares / curve.dof if curve.dof else 0.0
-    spread = len(curve.seeds) - 1
+    spread = len(curve.seeds) - 1 if curve.paired else 0
     seen = float(np.sum(curve.seed_effects**2)) / spread if spread > 0 else 0.0
     # What is seen of a seed's effect carries the noise of its points; a tenth of it is left at the least.
     own = variance * len(curve.seeds) / float(np.sum(curve.count)) if spread > 0 else 0.0
@@ -80,6 +80,7 @@ def pool(models: Sequence[NoiseModel]) -> NoiseModel:
 def study_noise(curves: Sequence[Sequence[Point]]) -> NoiseModel:
     """Noise pooled over the curves of a study: from repeated seeds, or from roughness where no curve has any."""
     found = [levels(points) for points in curves]
+    found = [curve for curve in found if curve.paired] or found  # the noise of others has their seeds in it
     return pool([curve_noise(curve) for curve in found] if _repeated(found) else [residual_noise(c) for c in found])
 
 
@@ -90,13 +91,18 @@ def _repeated(curves: Sequence[Levels]) -> bool:
 def noise_of(curve: Levels, pooled: NoiseModel | None) -> NoiseModel:
     """What is known about this curve's noise: its own seeds, the study's other curves, and a weak prior."""
     own = curve_noise(curve)
-    repeated = bool(own.dof) or (pooled is not None and bool(pooled.seed_dof))
+    repeated = curve.paired and (bool(own.dof) or (pooled is not None and bool(pooled.seed_dof)))
     parts = [NoiseModel(PRIOR_VARIANCE if repeated else UNREPEATED_VARIANCE, PRIOR_DOF), own]
     if pooled is not None:
         # A pooled model holds this curve's share already; its own roughness is seen again when it is fitted.
-        share = own if repeated else residual_noise(curve)
+        share = own if own.dof or repeated else residual_noise(curve)
+        if not curve.paired and pooled.seed_dof:  # pooled over paired curves alone
+            share = NoiseModel(0.0, 0.0)
         dof = max(pooled.dof - share.dof, 0.0)
         rest = max(pooled.variance * pooled.dof - share.variance * share.dof, 0.0)
         others = NoiseModel(rest / dof if dof else 0.0, min(dof, MOST_POOLED_DOF))
-        parts.append(replace(others, seed_variance=pooled.seed_variance, seed_dof=pooled.seed_dof))
+        if curve.paired:
+            parts.append(replace(others, seed_variance=pooled.seed_variance, seed_dof=pooled.seed_dof))
+        else:  # what a seed does is part of its noise
+            parts.append(replace(others, variance=others.variance + pooled.seed_variance))
     return pool(parts)

@@ -183,6 +183,8 @@ def _is_flat(curve: Levels, noise: NoiseModel) -> bool:
 
 def _loss(curve: Levels, drawn: Shapes, noise: NoiseModel, level: float) -> tuple[float, Interval, tuple[str, ...]]:
     """The expected loss over seeds at the optimum: the draws' spread, widened by that of the seeds."""
+    if not curve.paired:  # the noise has the seeds in it already
+        return float(np.median(drawn.loss)), central(drawn.loss, level), ()
     if not noise.seed_dof:
         note = f"the loss is that of one seed, and another's is taken to differ by {ONE_SEED_LOSS:g} nats (deviation)"
         others = ONE_SEED_LOSS * np.random.default_rng(11).standard_normal(len(drawn.loss))

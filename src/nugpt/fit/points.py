@@ -62,6 +62,7 @@ class Levels:
     dof: float  # a point that weighs less counts less
     failed: tuple[float, ...]  # learning rates at which at least half of the seeds diverged or were stopped
     notes: tuple[str, ...] = ()
+    paired: bool = True  # whether seeds link all learning rates; else what a seed does is part of the noise
 
     @property
     def height(self) -> Array:
@@ -116,6 +117,11 @@ def _two_way(losses: dict[tuple[float, int], float], failed: tuple[float, ...], 
     of = np.array([seeds.index(key[1]) for key in losses])
     y = np.array(list(losses.values()))
     one, seed_of = np.eye(len(x))[at], np.eye(len(seeds))[of]
+    # Where learning rates fall into parts without a common seed, nothing tells a part's levels from its seeds' effects.
+    paired = int(np.linalg.matrix_rank(np.hstack([one, seed_of]))) == len(x) + len(seeds) - 1
+    if not paired:
+        seed_of = np.zeros_like(seed_of)
+        notes += ("seeds do not link all learning rates: what a seed does counts as noise",)
     # The effects of the seeds sum to nothing, so that a level is that of the average seed.
     anchor = np.concatenate([np.zeros(len(x)), np.ones(len(seeds))])[None]
     weight = np.ones(len(y))
@@ -137,4 +143,5 @@ def _two_way(losses: dict[tuple[float, int], float], failed: tuple[float, ...], 
         dof=free * float(used.mean()),
         failed=failed,
         notes=notes,
+        paired=paired,
     )
