@@ -26,7 +26,6 @@ from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.plan import lr_at
 from nugpt.spec.recipe import recipe_of
 from nugpt.spec.run import RunSpec, run_flops
-from nugpt.spec.study_rules import DRIFT
 
 # Octaves beyond the swept sizes that are carried over without being forced: no farther than the paper's longest sweep
 # (layers and iterations) is wide; the batch less far, since no table of the paper says how η goes with it.
@@ -182,8 +181,9 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
     """The same from a bare learning rate, the target's own: the table's prediction, without interval or cost."""
     base, goal = sizes_of(target.base.extent), sizes_of(target.extent)
     reaches = tuple(
-        Reach(axis, goal[axis], at, at, way := math.log2(goal[axis] / at), abs(way), 0.0, DRIFT, False)
+        Reach(axis, goal[axis], at, at, way := math.log2(goal[axis] / at), abs(way), 0.0, doubt, False)
         for axis, at in base.items()
+        for _, doubt in [expected_slope(target.table, axis)]
     )
     _refuse_beyond(reaches, force)
     words = ("no sweep: the learning rate is taken as given, and nothing says how sure it is",)
