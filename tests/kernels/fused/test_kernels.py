@@ -11,7 +11,7 @@ from tests.kernels.fused.tensors import DEVICE, DTYPES, made
 from torch import Tensor
 from torch.nn import functional
 
-pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("quick_reductions")]
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("mended_interpreter")]
 
 # A result is rounded once to its dtype (by the interpreter towards zero); float32 sums of a few hundred numbers are
 # good to a few 1e-6.
