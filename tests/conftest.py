@@ -166,7 +166,7 @@ def fresh_compiler() -> None:
 
 @pytest.fixture(scope="session")
 def mended_interpreter() -> None:
-    """Where Triton interprets kernels: sums taken together are taken by slices, a loop may end at a tile of one number."""
+    """Where Triton interprets kernels: sums are taken by slices, and a loop may end at a tile of one number."""
     from tests.kernels.fused.interpreter import count_with_any_tile_of_one, reduce_by_slices
 
     reduce_by_slices()
