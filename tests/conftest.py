@@ -165,8 +165,9 @@ def fresh_compiler() -> None:
 
 
 @pytest.fixture(scope="session")
-def quick_reductions() -> None:
-    """Where Triton interprets kernels, the sums that one takes together are taken by slices."""
-    from tests.kernels.fused.interpreter import reduce_by_slices
+def mended_interpreter() -> None:
+    """Where Triton interprets kernels: sums are taken by slices, and a loop may end at a tile of one number."""
+    from tests.kernels.fused.interpreter import count_with_any_tile_of_one, reduce_by_slices
 
     reduce_by_slices()
+    count_with_any_tile_of_one()

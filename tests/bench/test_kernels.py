@@ -16,7 +16,7 @@ from nugpt.bench.steps import Shape, Trained
 from nugpt.engines.lab.options import Options
 from nugpt.spec.model import ModelConfig
 
-pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("quick_reductions")]
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("mended_interpreter")]
 
 MODULES = ("adam", "add_norm", "embedding", "heads", "lerp", "loss", "short", "short_backward", "swiglu", "tile")
 SMALL = Shape("small", ModelConfig(1, 2, 16, 40, 8, d_mlp=24), 3, 2)

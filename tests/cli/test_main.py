@@ -430,3 +430,15 @@ def test_head_gets_its_line() -> None:
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
+
+
+def test_without_tyro_a_command_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tyro", None)  # as on a machine with torch alone
+    assert main(["table"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        "nugpt: error: tyro is not installed; the command line needs it, the Python API does not: pip install tyro"
+    ]

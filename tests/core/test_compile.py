@@ -14,6 +14,10 @@ from torch.func import functional_call, stack_module_state, vmap
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
+# Inductor of torch 2.11 hands the gradient of float64 attention on a CPU float32 numbers: even
+# scaled_dot_product_attention alone fails. In float32 and bfloat16 it does not, and 2.13 has it right.
+IN_FLOAT64 = "plain" if torch.__version__ >= (2, 13) else "folded"
+
 
 def with_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, parameters)]
@@ -21,7 +25,7 @@ def with_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 @pytest.mark.skipif(" " in torch.__file__, reason="Inductor cannot link against a torch whose path has a space")
 def test_inductor_equals_eager_and_other_gains_do_not_compile_again() -> None:
-    model = small.model(small.config(n_layers=1))
+    model = small.model(small.config(n_layers=1), attention=IN_FLOAT64)
     parameters = list(model.parameters())
     counter = CompileCounterWithBackend("inductor")
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=False)

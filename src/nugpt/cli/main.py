@@ -183,7 +183,11 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
 
 def _parse(name: str, arguments: list[str]) -> Command:
     """The command as its arguments describe it; a parse error or --help leaves through SystemExit, as tyro does it."""
-    import tyro
+    try:
+        import tyro
+    except ModuleNotFoundError as missing:
+        needs = "the command line needs it, the Python API does not: pip install tyro"
+        raise ValueError(f"{missing.name} is not installed; {needs}") from None
 
     module, cls, help_line = COMMANDS[name]
     kind = getattr(import_module(module), cls)

@@ -23,7 +23,7 @@ from nugpt.spec.resolve import Base, Extent
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 
-pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("quick_reductions")]
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("mended_interpreter")]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":

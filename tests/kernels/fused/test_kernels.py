@@ -11,7 +11,7 @@ from tests.kernels.fused.tensors import DEVICE, DTYPES, made
 from torch import Tensor
 from torch.nn import functional
 
-pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("quick_reductions")]
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("mended_interpreter")]
 
 # A result is rounded once to its dtype (by the interpreter towards zero); float32 sums of a few hundred numbers are
 # good to a few 1e-6.
@@ -436,6 +436,47 @@ def test_attention_is_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> N
     assert choose({"flash": refused, "short": large}, deterministic=True) == "efficient"
     with pytest.raises(torch.OutOfMemoryError):  # for the worker, which then takes fewer replicas
         choose({"flash": torch.OutOfMemoryError("CUDA out of memory"), "cudnn": 1.0, "short": 1.0})
+
+
+@pytest.mark.parametrize("arguments", ["fewer", "more", "others", "named"])
+@pytest.mark.parametrize("op", ["flash", "cudnn", "efficient"])
+def test_a_call_that_this_torch_does_not_know_is_not_skipped(
+    op: str, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nugpt.kernels.fused import attention
+    from nugpt.kernels.fused.heads import Heads
+
+    x = torch.empty(2, 2, 8, 16, dtype=torch.bfloat16, device="meta")
+    given = {"fewer": ((x,), {}), "more": ((x,) * 12, {}), "others": ((x, x, 1), {}), "named": ((x,) * 3, {"no": 1})}
+    args, named = given[arguments]
+    monkeypatch.setattr(
+        attention, "_time", lambda *_: getattr(torch.ops.aten, f"_scaled_dot_product_{op}_attention")(*args, **named)
+    )
+    with pytest.raises(RuntimeError, match=op):
+        attention.fastest.__wrapped__(2, Heads(2, 2, 16, 8), True, torch.bfloat16, torch.device("cuda"), False)
+
+
+@pytest.mark.parametrize("keys", [4, 2])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("flash", torch.bfloat16),
+        ("cudnn", torch.bfloat16),
+        ("efficient", torch.bfloat16),
+        ("efficient", torch.float32),
+        ("host", torch.float32),
+    ],
+)
+def test_this_torch_takes_the_calls_of_its_attention_kernels(name: str, dtype: torch.dtype, keys: int) -> None:
+    # On the meta device torch checks the arguments and says the shapes; nothing is computed, and no GPU is needed.
+    from nugpt.kernels.fused.attention import attend, attend_backward
+
+    q, k, v = (torch.empty(2, 37, heads, 24, dtype=dtype, device="meta") for heads in (4, keys, keys))
+    o, saved = attend(name, q, k, v, 0.3)
+    grads = attend_backward(name, torch.empty_like(o), q, k, v, o, saved, 0.3)
+    for found, like in zip((o, *grads), (q, q, k, v), strict=True):
+        assert found.shape == like.shape
+        assert found.dtype == dtype
 
 
 def _all_of_a_block(order: str) -> list[Tensor]:

@@ -13,7 +13,7 @@ from tests.kernels.fused.tensors import DEVICE, DTYPES, made
 from torch import Tensor
 from torch.nn import functional
 
-pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("quick_reductions")]
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("mended_interpreter")]
 
 # float32 sums of a few hundred numbers are good to a few 1e-6. In bfloat16 a result has gone through up to three
 # roundings of 2^-9 (towards zero in the interpreter), each of a different tensor.

@@ -9,7 +9,7 @@ import torch
 from tests.kernels.fused.tensors import DEVICE, made
 from torch import Tensor
 
-pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("quick_reductions")]
+pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("mended_interpreter")]
 
 # The interpreter has no products of bfloat16; float16 goes the same way, rounding probabilities before each product.
 # On a GPU float32 is left to another kernel: its exact products would be slow.

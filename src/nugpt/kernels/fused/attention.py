@@ -150,6 +150,11 @@ def candidates(heads: Heads, dtype: torch.dtype, device: torch.device, determini
     return (*ours, *libraries) if short.takes(heads.tokens, heads.width) else libraries
 
 
+def _is_our_mistake(error: Exception) -> bool:
+    """Whether torch refused a call for its arguments, as where a version has others: no kernel was even tried."""
+    return any(words in str(error) for words in ("Declaration: aten::", "Unknown keyword argument"))
+
+
 @cache
 def fastest(
     batch: int, heads: Heads, scaled: bool, dtype: torch.dtype, device: torch.device, deterministic: bool
@@ -167,7 +172,9 @@ def fastest(
             times[name] = _time(name, batch, heads, scaled, dtype, device)
         except torch.OutOfMemoryError:  # a RuntimeError too, but the caller's to handle
             raise
-        except (RuntimeError, TritonError):  # a kernel that this build, chip or shape has not
+        except (RuntimeError, TritonError) as error:  # a kernel that this build, chip or shape has not
+            if _is_our_mistake(error):
+                raise
             continue
         if deterministic:
             break
