@@ -16,6 +16,7 @@ from nugpt.fit.curves import Answers, Measured, among, answer
 from nugpt.fit.interval import Interval
 from nugpt.fit.recommend import choose_group, recommend
 from nugpt.fit.regret import MOST, regret_at
+from nugpt.spec import load_table
 
 
 def back(answers: Answers) -> tuple[Backtest, ...]:
@@ -195,3 +196,25 @@ def test_sums_are_those_of_the_rows() -> None:
     assert sums.most == max(paid)
     assert sums.kept == pytest.approx(np.mean([one.kept.nats for one in sizes]))
     assert sums.expected == pytest.approx(np.mean([one.said.expected for one in sizes]))
+
+
+def test_a_kept_learning_rate_is_the_smaller_sizes_own_where_the_table_says_that_it_moves() -> None:
+    sweeps = study(np.random.default_rng(9), "exponential", 3, np.array([-7.0, -8.0]), same_shape=True, spacing=0.5)
+    specs = [make_spec(h, table=load_table("ngpt")) for h in (1, 4)]
+    found = answer([curve_of(spec, one.points) for spec, one in zip(specs, sweeps, strict=True)])
+    (only,) = backtest(found, choose_group(found, "ngpt"))
+    small, large = (one.optimum for one in found.curves)
+    assert small.log2_lr is not None
+    assert only.said.plain == pytest.approx(small.log2_lr - 2 * 5 / 8)
+    assert only.kept == regret_at(large, small.log2_lr, found.level)
+    assert only.kept != regret_at(large, only.said.plain, found.level)
+
+
+def test_a_size_farther_than_is_carried_over_by_default_is_tested_too() -> None:
+    sweeps = study(np.random.default_rng(9), "exponential", 3, np.array([-7.0, -7.0]), same_shape=True, spacing=0.5)
+    specs = [make_spec(2, steps=steps) for steps in (100, 3200)]
+    found = answer([curve_of(spec, one.points) for spec, one in zip(specs, sweeps, strict=True)])
+    (only,) = back(found)
+    assert [reach.beyond for reach in only.said.reaches if reach.axis == "steps"] == [5.0]
+    with pytest.raises(ValueError, match=r"5\.0 octaves beyond"):
+        recommend(among(found, found.curves[:1]), choose_group(found, "nugpt"), specs[1])

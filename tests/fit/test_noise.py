@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from nugpt.fit import NoiseModel, optimum
-from nugpt.fit.noise import curve_noise, noise_of, pool, residual_noise, study_noise
+from nugpt.fit.noise import (
+    PRIOR_DOF,
+    UNREPEATED_VARIANCE,
+    curve_noise,
+    noise_of,
+    pool,
+    residual_noise,
+    study_noise,
+)
 from nugpt.fit.points import Levels, Point, levels
 
 # On six even places this has nothing of any cubic (a discrete orthogonal polynomial of the fourth degree); squares 28.
@@ -145,3 +155,27 @@ def test_an_unpaired_curve_has_its_seeds_in_its_noise_and_leaves_that_of_paired_
     assert noise_of(levels(paired), pooled).deviation < 0.006
     assert noise_of(levels(unpaired), pooled).deviation > 0.02  # a seed's is 0.05, the rest's 0.002
     assert noise_of(levels(unpaired), study_noise([unpaired])).deviation > 0.02
+
+
+def test_the_noise_of_an_unpaired_curve_by_hand() -> None:
+    unpaired = replace(levels_of((-0.2, 0.0, 0.2), squares=0.03, dof=3.0), paired=False)
+    assert curve_noise(unpaired) == NoiseModel(0.03 / 3, 3.0), "its noise has what a seed does in it"
+    prior = PRIOR_DOF * UNREPEATED_VARIANCE
+    alone = noise_of(unpaired, None)
+    assert (alone.variance, alone.dof, alone.seed_dof) == (pytest.approx((prior + 0.03) / (PRIOR_DOF + 3)), 5.0, 0.0)
+    # Ten degrees of freedom of paired curves, of which it is none: their noise, and what a seed does there.
+    beside = noise_of(unpaired, NoiseModel(0.0004, 10.0, 0.0005, 2.0))
+    assert beside.variance == pytest.approx((prior + 0.03 + 10 * 0.0009) / (PRIOR_DOF + 13))
+    assert (beside.dof, beside.seed_variance, beside.seed_dof) == (PRIOR_DOF + 13, 0.0, 0.0)
+    # Pooled with another unpaired one of 0.01 and five degrees of freedom, it counts once.
+    both = noise_of(unpaired, pool([curve_noise(unpaired), NoiseModel(0.01 / 5, 5.0)]))
+    assert (both.variance, both.dof) == (pytest.approx((prior + 0.03 + 0.01) / (PRIOR_DOF + 8)), PRIOR_DOF + 8)
+
+
+@pytest.mark.parametrize(("near", "dof"), [(3, 0.0), (4, 0.0), (5, 1.0), (6, 2.0)])
+def test_a_cubic_leaves_what_points_it_has_above_four(near: int, dof: float) -> None:
+    every = rough(0.001)
+    some = replace(every, x=every.x[:near], mean=every.mean[:near], count=every.count[:near])
+    found = residual_noise(some)
+    assert found.dof == dof
+    assert (found.variance > 0) == (dof > 0)

@@ -296,6 +296,13 @@ def test_role_exponents_add_the_slope_of_the_multiplier() -> None:
     assert output.exponent == pytest.approx(-1.0)
     assert output.slope.no_drift == "does not hold"
     assert output.interval.contains(-1.0)
+    width = output.interval.width
+    assert output.interval.high == pytest.approx(-1.0 + width / 2)
+    assert output.slope.interval.high == pytest.approx(-0.25 + width / 2)
+    (half,) = role_exponents({"output": optima["output"]}, {"output": -0.75}, level=0.5, bound=1.0)
+    assert (half.slope.level, half.slope.no_drift) == (0.5, "holds")
+    assert half.interval.width < width
+    assert output.slope.level == 0.90
     with pytest.raises(ValueError, match="role 'input' was swept"):
         role_exponents({"input": []}, {"hidden": 0.0})
 
@@ -313,6 +320,10 @@ def test_a_multiplier_is_profiled_over_learning_rates() -> None:
         curves.append((log2_multiplier, lifted))
     points = profile(curves, study_noise([runs for _, runs in curves]))
     assert {p.seed for p in points} == {0, 1}
+    noise = study_noise([runs for _, runs in curves])
+    for point in points:
+        alone = [run for run in dict(curves)[point.log2_lr] if run.seed == point.seed]
+        assert point.loss == optimum(alone, pooled=noise).reached
     found = optimum(points, cliff="either")
     assert found.verdict == "enclosed"
     assert found.interval.contains(-1.0)
