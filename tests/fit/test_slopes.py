@@ -332,3 +332,10 @@ def test_a_multiplier_is_profiled_over_learning_rates() -> None:
 def test_a_multiplier_at_which_nothing_trains_has_failed() -> None:
     (only,) = profile([(1.0, [Point(-7.0, None, 0, "diverged")])])
     assert (only.status, only.loss) == ("diverged", None)
+
+
+def test_a_multiplier_whose_best_learning_rate_lies_beyond_its_grid_counts_with_what_it_reached() -> None:
+    falling = [Point(-9.0 + i / 2, 3.0 - 0.05 * i, 0) for i in range(6)]
+    assert optimum(falling).verdict == "edge-censored"
+    (only,) = profile([(1.0, falling)])
+    assert (only.status, only.loss) == ("done", pytest.approx(2.75))
