@@ -106,9 +106,26 @@ def test_help_speaks_of_options_and_not_of_fields(command: str, capsys: pytest.C
     assert left.value.code == 0
     shown = capsys.readouterr().out
     assert "{None}" not in shown
+    told = re.sub(r"[\s│]+", " ", shown)
+    assert not re.search(r"\(default: (None|False)?\)", told), "an option that is left out has no default to show"
     assert not re.search(r"\w\.\w+ options", shown), "a part of a part has the name of the inner one"
     about = shown.split("\n\n", 1)[1].partition("options")[0]
     assert not re.search(r"^ +\w", about.partition("positional")[0], flags=re.MULTILINE), "paragraphs are not indented"
+
+
+def test_help_shows_defaults_that_are_values(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {
+        "sweep": ["--store PATH Where runs and plans are kept. (default: runs)", "warm-up. (default: 0)", "-8:-3:0.5)"],
+        "table": ["are factors on it. (default: 1.0)", "(default: paper-l12h12)"],  # the commands' own words
+        "launch": ["--sbatch=--qos=long. (repeatable)"],
+        "worker": ["one after the other. (required)"],
+        "recommend": ["--json Print JSON. "],
+    }
+    for command, hints in expected.items():
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        told = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+        assert [hint for hint in hints if hint not in told] == []
 
 
 @pytest.mark.parametrize(("word", "value"), [("True", True), ("False", False)])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from nugpt.cli.hints import required
 from nugpt.cli.show import counted, print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SECTIONS = ("paper", "lab", "kernels")
 class Prepare:
     """Turn sources into checksummed token shards; the same command goes on where it was killed."""
 
-    sources: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE …")]
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional, required("SOURCE …")]
     """`embedded`, hf:NAME[@REVISION][:SUBSET[:SPLIT]], or files, directories and patterns: text, jsonl, parquet."""
     out: str
     """The directory to write; empty, new, or begun by the same command."""
@@ -152,7 +153,7 @@ class BenchData:
     prepared: str | None = None
     """Measure loading alone, from this prepared directory."""
     workers: int | None = None
-    """Processes that encode."""
+    """Processes that encode; as `data prepare` by default."""
     batch_size: int = 64
     """Windows in a batch."""
     seq_len: int = 1024

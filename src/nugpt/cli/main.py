@@ -189,6 +189,8 @@ def _parse(name: str, arguments: list[str]) -> Command:
         needs = "the command line needs it, the Python API does not: pip install tyro"
         raise ValueError(f"{missing.name} is not installed; {needs}") from None
 
+    from nugpt.cli import hints
+
     module, cls, help_line = COMMANDS[name]
     kind = getattr(import_module(module), cls)
     command: Command = tyro.cli(
@@ -198,6 +200,7 @@ def _parse(name: str, arguments: list[str]) -> Command:
         args=arguments,
         # An option that is left out is None; the help need not offer the word.
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+        registry=hints.registry(),
     )
     _check_pairs(arguments)
     return command

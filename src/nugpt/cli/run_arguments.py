@@ -55,7 +55,7 @@ class Carrier:
     log_every: int | None = None
     """Steps between rows of metrics; two hundred rows by default."""
     threads: int | None = None
-    """CPU threads."""
+    """CPU threads; as many as torch chooses by default."""
     deterministic: bool = False
     """Refuse kernels whose result differs from run to run."""
     measure: tuple[str, ...] = ("lerp",)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from nugpt.cli.hints import required
 from nugpt.cli.show import counted
 from nugpt.spec import checks
 
@@ -60,7 +61,7 @@ class Pack:
 class Merge:
     """Add what others packed to a store; nothing there is overwritten, and a disagreement is named (exit status 1)."""
 
-    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH …")]
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, required("PATH …")]
     """Files and archives made by `nugpt store pack`."""
     store: Path = Path("runs")
     """The store to add to, or an archive."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from nugpt.cli.hints import required
 from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
 from nugpt.cli.measured_runs import say_unmeasured
 from nugpt.cli.run_arguments import Carrier, open_data, precision_for
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Study:
     """The paper's studies and ours: `nugpt study list`, or one of them, printed, and run with --run."""
 
-    ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID …")]
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional, required("ID …")]
     """The study's id, the paper's figure label, or `list`; several, or `all`, are run one after the other."""
     scale: str = "tiny"
     """tiny (a CPU, minutes), lab (one GPU, minutes), evidence (one GPU, decides the claim), paper (a cluster)."""

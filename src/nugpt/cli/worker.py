@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from nugpt.cli.hints import required
 from nugpt.cli.show import counted
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Worker:
     """Take runs of a plan until none is left: what `sweep` and `study` start, here or as tasks of a SLURM array."""
 
-    plans: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PLAN …")]
+    plans: Annotated[tuple[Path, ...], tyro.conf.Positional, required("PLAN …")]
     """The plan's directory, STORE/plans/NAME; several are worked on one after the other."""
     device: str | None = None
     """auto, cpu, cuda or cuda:N; as the plan was launched by default."""
