@@ -278,7 +278,7 @@ def _embeddings(x: Operands) -> list[Case]:
         Case("embedding", lambda: embed(weight, tokens, x.low), lambda: plain(weight), embedding_bytes(e, rows)),
         Case(
             "embedding backward",
-            lambda: embed_backward(g, g_low, *order),
+            lambda: embed_backward(g, g_low, order),
             _backward(plain, (weight,), (g, g_low)),
             embedding_bytes(e, x.R * V * x.D),
         ),

@@ -38,6 +38,7 @@ OURS: dict[str, str] = {
     "_swiglu_backward": "swiglu backward",
     "_embedding_gather": "embedding",
     "_embedding_scatter": "embedding backward",
+    "_embedding_gather_up": "embedding backward",
     "_softmax_in_place": "logits to their gradient",
     "_long_softmax_in_place": "logits to their gradient",
     "_scale_rows": "unembedding, scaled",

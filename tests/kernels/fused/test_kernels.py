@@ -286,9 +286,32 @@ def test_embedding_and_its_gradient(dtype: torch.dtype) -> None:
         true_grad = torch.zeros(R, V, D, dtype=torch.float64, device=DEVICE)
         for r in range(R):
             true_grad[r].index_add_(0, tokens[r], summed[r])
-        found = embed_backward(g, low_part, *embedding_order(tokens, V))
+        found = embed_backward(g, low_part, embedding_order(tokens, V))
         assert_close(found, true_grad, torch.float32)
         assert not found[:, V - 1].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_frequent_tokens_gradient_is_summed_over_windows(dtype: torch.dtype) -> None:
+    from nugpt.kernels.fused.embedding import WINDOW, embed_backward, embedding_order
+
+    V, D, W = 9, 24, WINDOW
+    # How often each token comes. First: over many windows, to the end of one, from its start, within one, never.
+    # Second: one token alone in every window, the last of them not full.
+    counts = [[3, 5 * W + 7, 2 * W - 10, W, 0, 4, 2 * W - 4, 0, 1], [0, 0, 10 * W + 1, 0, 0, 0, 0, 0, 0]]
+    N = sum(counts[1])
+    assert sum(counts[0]) == N
+    generator = torch.Generator().manual_seed(5)
+    each = [torch.arange(V).repeat_interleave(torch.tensor(count)) for count in counts]
+    tokens = torch.stack([x[torch.randperm(N, generator=generator)] for x in each]).to(DEVICE)
+    g, g_low = made(2, N, D), made(2, N, D, dtype=dtype, seed=1)
+    truth = torch.zeros(2, V, D, dtype=torch.float64, device=DEVICE)
+    for r in range(2):
+        truth[r].index_add_(0, tokens[r], (g.double() + g_low.double())[r])
+    order = embedding_order(tokens, V)
+    found = embed_backward(g, g_low, order)
+    assert_close(found, truth, torch.float32)
+    assert torch.equal(found, embed_backward(g, g_low, order))
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])

@@ -129,7 +129,7 @@ class Program:
         if "s_z.stored" in params:
             grads.of["s_z.stored"] = d_scale
         d_h, d_rest = self.backward(params, kept, d_low, grads)
-        grads.of["E_in.weight"] = embed_backward(d_h, d_rest, *order)
+        grads.of["E_in.weight"] = embed_backward(d_h, d_rest, order)
         return losses, grads
 
     def unembedding(self, params: Params) -> Tensor:
