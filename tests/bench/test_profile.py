@@ -139,6 +139,12 @@ def test_kernels_that_equal_steps_cannot_have_run_so_often() -> None:
     assert uneven(seen, 1) == []
 
 
+def test_a_memset_is_the_same_kernel_whatever_kind_of_memory_it_is_told_with() -> None:
+    seen = [("Memset (Device)", 1.0)] * 4 + [("Memset (Unknown)", 1.0)] * 2
+    assert uneven(seen, 3) == []
+    assert uneven(seen[1:], 3) == ["Memset"]
+
+
 class Acted:
     """A GPU of one kernel a step, and a profiler that drops what the GPU's clock puts outside of its own time."""
 
