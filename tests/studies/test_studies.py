@@ -63,6 +63,7 @@ BEYOND = [
     "mup-drifts-fresh-seeds",
     "warmup-at-base",
     "multipliers-at-base",
+    "rescaler-rate",
 ]
 
 WIDTHS = [(12, 8), (12, 12), (12, 16), (12, 20), (12, 28), (12, 40)]
@@ -128,12 +129,20 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
     "mup-drifts-fresh-seeds": (["completep"], WIDTHS, FIXED, 1, 6 * 9),
     "warmup-at-base": (["ngpt", "nugpt"], [(10, 10)], [9_750], 1, 2 * 2 * 9),
     "multipliers-at-base": (["nugpt"], [(10, 10)], [9_750], 1, 3 * 5 * 3),
+    "rescaler-rate": (
+        ["nugpt", "nugpt-rescalers-doubled", "nugpt-literal-constant"],
+        [(12, 8), (12, 16), (12, 40)],
+        FIXED,
+        1,
+        (3 + 3 + 2) * 9,
+    ),
 }  # fmt: skip
 
 
 # At `evidence`.
 HALF_OCTAVES = (
     "both-eta-input-output-sweep", "multipliers-at-base", "against-llama-clipped", "against-llama-warmup",
+    "rescaler-rate",
 )  # fmt: skip
 
 
@@ -251,7 +260,8 @@ def test_seeds_are_paired_and_grids_even(id: str, scale: str) -> None:
     """A study's seeds count up from one first seed, so that any two curves share theirs; one ladder of η."""
     coarse = scale == "evidence" and id not in HALF_OCTAVES
     spacing = 1.0 if scale == "tiny" or coarse else 0.5
-    first = {"evidence": 3, "lab": 2}.get(scale, 1) if id.endswith("-fresh-seeds") else 0
+    fresh = id.endswith("-fresh-seeds") or id == "rescaler-rate"
+    first = {"evidence": 3, "lab": 2}.get(scale, 1) if fresh else 0
     for curve in planned(STUDIES[id], scale).curves:
         assert curve.seeds == tuple(range(first, first + len(curve.seeds)))
         steps = {b - a for a, b in zip(curve.log2_lrs, curve.log2_lrs[1:], strict=False)}
@@ -313,6 +323,7 @@ def test_other_tables_are_the_papers_own() -> None:
         "batch-by-steps",
         "width-sweep-ngpt-mup-vs-muppr",
         "width-sweep-ngpt-mup-vs-muppr-tuned",
+        "rescaler-rate",
     }
     for id in set(IDS) - derived:
         for curve in planned(STUDIES[id], "lab").curves:
@@ -386,6 +397,25 @@ def test_role_sweeps_move_one_group_at_a_time(scale: str) -> None:
     per_role = Counter((c.label["heads"], c.label["role"]) for c in made.curves)
     assert all(count == 1 if role == "none" else count >= 2 for (_, role), count in per_role.items())
     assert {c.label["octaves"] for c in made.curves} >= {-1, 0, 1}, "the default is enclosed"
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_rescalers_alone_are_doubled_and_the_constant_alone_is_taken_literally(scale: str) -> None:
+    made = planned(STUDIES["rescaler-rate"], scale)
+    plain = {curve.label["heads"]: curve for curve in of_table(made, "nugpt")}
+    constant = 0.06 if scale == "paper" else 0.03
+    for curve in made.curves:
+        own, found = (c.spec.resolved() for c in (plain[curve.label["heads"]], curve))
+        assert found.gains == own.gains or curve.label["table"] == "nugpt-literal-constant"
+        for role, row in found.rows.items():
+            rescaler = role.startswith(("alpha", "s_"))
+            twice = 2.0 if rescaler and curve.label["table"] == "nugpt-rescalers-doubled" else 1.0
+            assert row.lr == pytest.approx(twice * own.rows[role].lr), role
+            if curve.label["table"] == "nugpt-literal-constant" and role in ("alpha_A", "alpha_M", "s_qk", "s_z"):
+                assert row.scale == constant != own.rows[role].scale
+            else:
+                assert row.scale == own.rows[role].scale
+    assert {curve.log2_lrs for curve in made.curves} == {curve.log2_lrs for curve in plain.values()}
 
 
 @pytest.mark.parametrize("scale", SCALE_NAMES)

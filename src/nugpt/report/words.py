@@ -11,6 +11,8 @@ from nugpt.fit.regret import Cost
 NONE, UNBOUNDED = "–", "unbounded"
 # Tables as the paper writes them.
 NAMES = {
+    "nugpt-rescalers-doubled": "νGPT (rescalers doubled)",
+    "nugpt-literal-constant": "νGPT (literal constant)",
     "nugpt-full-align": "νGPT (full align)",
     "prenorm-completep": "plain transformer",
     "depth-mup": "Depth-μP",

@@ -30,6 +30,7 @@ from nugpt.studies import (
     multipliers_at_base,
     mup_drifts_fresh_seeds,
     mup_drifts_ours_not,
+    rescaler_rate,
     role_sweeps,
     run_length_by_width,
     steps_sweep_ngpt_ours,
@@ -80,6 +81,7 @@ STUDIES: dict[str, Study] = {
         mup_drifts_fresh_seeds.STUDY,
         warmup_at_base.STUDY,
         multipliers_at_base.STUDY,
+        rescaler_rate.STUDY,
     )
 }
 
@@ -116,6 +118,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
         "width-sweep-ngpt-ours-without-tc-corrections",
         "both-eta-input-output-sweep",
     ),
+    "rescalers": ("rescaler-rate",),
 }
 
 

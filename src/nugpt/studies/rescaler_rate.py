@@ -1,0 +1,88 @@
+"""`rescaler-rate`: do rescalers want to move faster than νGPT's table lets them?
+
+`role-sweeps` found, at one learning rate, lower losses where the learning rates of all rescalers were doubled. Here
+the learning rate is swept as well, so that the rescalers' share of η is told from η itself, and seeds are fresh. The
+paper's constant in the scales of α, s_qk and s_z, taken literally on a small base, does nearly the same to these three
+alone. Our own constant (docs/choices.md) is there to avoid that; its effect is shown beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nugpt.spec.parametrization import NUGPT, Parametrization, Power
+from nugpt.spec.plan import Curve
+from nugpt.spec.roles import RESCALER_ROLES
+from nugpt.spec.scales import scale_named
+from nugpt.spec.study import Claim, Setting, Study
+from nugpt.spec.study_rules import Rule
+from nugpt.studies.grids import COARSE, HALF, POINTS, SEEDS, WIDTHS_LAYERS, Size, around, curve, expected, fixed_steps
+from nugpt.studies.role_sweeps import HEADS
+from nugpt.studies.rules import matches, transfers
+
+# At the paper's scale its constant is the base's own: there, twice it is the other one.
+LITERAL = {"paper": 0.06, "evidence": 0.03, "lab": 0.03, "tiny": 0.03}
+
+
+def doubled() -> Parametrization:
+    """νGPT with twice its learning rate for every rescaler."""
+    rows = {
+        role: replace(row, multiplier_log2=row.multiplier_log2 + 1) if role in RESCALER_ROLES else row
+        for role, row in NUGPT.rows.items()
+    }
+    return replace(NUGPT, name="nugpt-rescalers-doubled", rows=rows)
+
+
+def literal(constant: float) -> Parametrization:
+    """νGPT with a number in place of c in the scales of rescalers."""
+    rows = {
+        role: replace(row, scale=Power(constant)) if row.scale is not None and row.scale.rescaler_scale else row
+        for role, row in NUGPT.rows.items()
+    }
+    return replace(NUGPT, name="nugpt-literal-constant", rows=rows)
+
+
+def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
+    """The tables at the widths of `role-sweeps`, the literal constant at the ends alone; the scale's next two seeds."""
+    at = scale_named(scale)
+    used = len(SEEDS[scale])
+    seeds = tuple(range(used, used + min(used, 2)))
+    widths = HEADS[scale]
+    ends = (widths[0], widths[-1])
+    tables = ((NUGPT, widths), (doubled(), widths), (literal(LITERAL[scale]), ends))
+    return tuple(
+        curve(
+            at,
+            setting,
+            table,
+            size,
+            log2_lrs=around(expected(at, NUGPT, size), POINTS[scale], HALF[scale]),
+            seeds=seeds,
+        )
+        for table, heads in tables
+        for size in (Size(WIDTHS_LAYERS[scale], h, fixed_steps(at)) for h in heads)
+    )
+
+
+STUDY = Study(
+    id="rescaler-rate",
+    title="The rescalers' learning rates doubled, and the paper's constant taken literally",
+    varies="the learning rates of all rescalers, the constant in their scales, heads",
+    claims=(
+        Claim(
+            "Twice the learning rate for every rescaler lowers νGPT's best loss, at every width.",
+            Rule("loss-not-worse", table="nugpt-rescalers-doubled", against="nugpt", high=0.0),
+        ),
+        Claim(
+            "With rescalers twice as fast νGPT's best learning rate transfers over width.",
+            transfers("nugpt-rescalers-doubled", along="heads"),
+        ),
+        Claim(
+            "The paper's constant in place of the base's own leaves νGPT's best loss as it is.",
+            matches("nugpt-literal-constant", "nugpt"),
+        ),
+    ),
+    curves=curves,
+    policy=COARSE,
+    limits="All rescalers are moved together, by one factor; which of them gains is not seen.",
+)
