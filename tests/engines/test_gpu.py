@@ -184,7 +184,9 @@ def test_fused_training_in_bfloat16_agrees_with_the_definitions(dataset: TokenDa
     fused, _ = train(dataset, specs, "fused")
     plain, _ = train(dataset, specs, "plain")
     assert float((fused - plain)[:20].abs().max()) < 0.01  # a few roundings of 2^-9
-    assert float((fused - plain)[-50:].mean(0).abs().max()) < 0.01  # and no bias at the end
+    # And no bias at the end. By then equal trainings drift apart: where weights differed by a rounding of 2^-9 at the
+    # start alone, these means did with a deviation of 0.005. Here both sides round at every step: four times 0.0075.
+    assert float((fused - plain)[-50:].mean(0).abs().max()) < 0.03
 
 
 @pytest.mark.parametrize("kernels", ["plain", "fused"])
