@@ -163,3 +163,40 @@ def test_over_length_each_curves_own_scatter_makes_the_fall_steeper(monkeypatch:
     assert alone.rule.low is not None
     assert own.interval.low < alone.rule.low < together.interval.low
     assert alone.answer == "not decided here"
+
+
+def test_roles_are_best_as_the_table_has_them_but_for_rescalers() -> None:
+    assert "best of the five that were run, for hidden, input and output matrices alike" in note("role-sweeps")
+    tuned: dict[object, dict[float, dict[int, float]]] = {}
+    for state in states("width-fixed-steps"):
+        if state.curve.label["table"] == "nugpt":
+            at = tuned.setdefault(state.curve.label["heads"], {})
+            for place in state.places:
+                at.setdefault(place.log2_lr, {})[place.spec.seed] = final_loss(place)
+    losses: dict[object, dict[tuple[object, object], dict[int, float]]] = {}
+    for state in states("role-sweeps"):
+        label = state.curve.label
+        losses.setdefault(label["heads"], {})[label["role"], label["octaves"]] = {
+            place.spec.seed: final_loss(place) for place in state.places
+        }
+    assert len(losses) == 3
+    for heads, found in losses.items():
+        own = found["none", 0]
+        for role in ("hidden", "input", "output"):
+            assert all(mean(own) < mean(found[role, octaves]) for octaves in (-2, -1, 1, 2)), (heads, role)
+        doubled, fourfold = found["rescalers", 1], found["rescalers", 2]
+        assert all(doubled[seed] < own[seed] < fourfold[seed] for seed in own), heads
+        others = [by_seed for by_seed in tuned[heads].values() if by_seed.keys() >= own.keys()]
+        assert mean(doubled) < min(mean({seed: by_seed[seed] for seed in own}) for by_seed in others), heads
+
+
+def final_loss(place: Place) -> float:
+    """Of a run that has ended well."""
+    assert place.record is not None
+    assert place.record.val_loss is not None
+    return place.record.val_loss
+
+
+def mean(by_seed: dict[int, float]) -> float:
+    """Over seeds."""
+    return sum(by_seed.values()) / len(by_seed)
