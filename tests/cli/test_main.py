@@ -190,6 +190,18 @@ MISTAKES = {
         ["sweep", "--name", "mine", "--multiplier", "output", "0.5", "--multiplier", "input", "2"],
         ["--multiplier is given 2 times", "once: --multiplier output 0.5 input 2"],
     ),
+    "a list in two options": (
+        ["report", "runs", "--plan", "first", "--plan=second", "--json"],
+        ["--plan is given 2 times", "once: --plan first second"],
+    ),
+    "a value in two options": (
+        ["explain", "--lr", "0.1", "--n-heads", "4", "--n_heads", "8"],
+        ["--n-heads is given 2 times", "once, with 4 or 8"],
+    ),
+    "a short option and its long one": (
+        ["report", "runs", "-o", "here", "--out", "there"],
+        ["--out is given 2 times", "once, with here or there"],
+    ),
     "multiplier zero": (["explain", "--lr", "0.1", "--multiplier", "output", "0"], ["multiplier of output is 0.0"]),
     "negative weight decay": (["explain", "--lr", "0.1", "--weight-decay", "-1"], ["weight_decay is -1.0"]),
     "tokens per parameter": (["count", "--tokens-per-parameter", "-20"], ["tokens per parameter is -20.0"]),

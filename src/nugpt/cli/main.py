@@ -9,7 +9,8 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -68,6 +69,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 PAIRS = "--multiplier"  # the option of names and their values
+REPEATED = ("--sbatch", "--engine")  # the options that are given once for each of their values
+SHORT = {"-o": "--out"}
 
 
 class Command(Protocol):
@@ -202,28 +205,53 @@ def _parse(name: str, arguments: list[str]) -> Command:
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
         registry=hints.registry(),
     )
-    _check_pairs(arguments)
+    given = _given(arguments)
+    _check_pairs(given.get(PAIRS, []))
+    _check_once(given, command)
     return command
 
 
-def _check_pairs(arguments: Sequence[str]) -> None:
-    """Refuse a name with two values, of which tyro would keep the last and say nothing of the other."""
-    given: list[list[str]] = []
+def _given(arguments: Sequence[str]) -> dict[str, list[list[str]]]:
+    """The words behind each option, once for every time that it is given."""
+    given: dict[str, list[list[str]]] = {}
     option = ""
     for word in arguments:
-        if word.startswith("--"):
-            option, *value = word.split("=", 1)
-            given += [value] if option == PAIRS else []
-        elif option == PAIRS:
-            given[-1].append(word)
+        if word.startswith("--") or word in SHORT:
+            option, *value = SHORT.get(word, word).split("=", 1)
+            option = option.replace("_", "-")  # tyro takes either
+            given.setdefault(option, []).append(value)
+        elif option:
+            given[option][-1].append(word)
+    return given
+
+
+def _check_once(given: Mapping[str, Sequence[Sequence[str]]], command: object) -> None:
+    """Refuse an option with other values each time, of which tyro would keep the last and say nothing of the others."""
+    for option, times in given.items():
+        if option in REPEATED or len({tuple(words) for words in times}) == 1:
+            continue
+        values = [" ".join(words) for words in times]
+        several = isinstance(_field(command, option.removeprefix("--").replace("-", "_")), (tuple, dict))
+        way_out = f": {option} {' '.join(values)}" if several else f", with {' or '.join(values)}"
+        raise ValueError(f"{option} is given {len(times)} times, but must be given once{way_out}")
+
+
+def _field(of: object, name: str) -> Any:
+    """What a command's option has become, whichever of its parts holds it."""
+    if not is_dataclass(of):
+        return None
+    if name in (known := {one.name: getattr(of, one.name) for one in fields(of)}):
+        return known[name]
+    return next((found for part in known.values() if (found := _field(part, name)) is not None), None)
+
+
+def _check_pairs(given: Sequence[Sequence[str]]) -> None:
+    """Refuse a name with two values, of which again the last would be kept."""
     pairs = [pair for words in given for pair in zip(words[::2], words[1::2], strict=False)]
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:
             values = " and ".join(value for key, value in pairs if key == name)
             raise ValueError(f"{PAIRS} has {values} for {name!r}, but must have one number for each role")
-    if len(given) > 1:
-        at_once = " ".join(word for pair in pairs for word in pair)
-        raise ValueError(f"{PAIRS} is given {len(given)} times, but must be given once: {PAIRS} {at_once}")
 
 
 def _unknown(name: str) -> str:
