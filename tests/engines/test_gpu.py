@@ -184,9 +184,12 @@ def test_fused_training_in_bfloat16_agrees_with_the_definitions(dataset: TokenDa
     fused, _ = train(dataset, specs, "fused")
     plain, _ = train(dataset, specs, "plain")
     assert float((fused - plain)[:20].abs().max()) < 0.01  # a few roundings of 2^-9
-    # And no bias at the end. By then equal trainings drift apart: where weights differed by a rounding of 2^-9 at the
-    # start alone, these means did with a deviation of 0.005. Here both sides round at every step: four times 0.0075.
-    assert float((fused - plain)[-50:].mean(0).abs().max()) < 0.03
+    # And no bias at the end. By then equal trainings drift apart: on a CPU, by the definitions alone, weights that
+    # differed by up to 2^-10 of themselves at the start moved these means by up to 0.020 and 0.004 in six tries. Each
+    # bound is three times that: the lower learning rate, which drifts less, is what would show a bias.
+    highest, lowest = (fused - plain)[-50:].mean(0).abs().tolist()
+    assert highest < 0.06
+    assert lowest < 0.012
 
 
 @pytest.mark.parametrize("kernels", ["plain", "fused"])

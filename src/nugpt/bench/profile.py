@@ -38,7 +38,7 @@ OURS: dict[str, str] = {
     "_swiglu_backward": "swiglu backward",
     "_embedding_gather": "embedding",
     "_embedding_scatter": "embedding backward",
-    "_embedding_gather_up": "embedding backward",
+    "_embedding_collect": "embedding backward",
     "_softmax_in_place": "logits to their gradient",
     "_long_softmax_in_place": "logits to their gradient",
     "_scale_rows": "unembedding, scaled",
@@ -80,7 +80,7 @@ def by_name(times: Times) -> dict[str, float]:
 
 def uneven(times: Times, steps: int) -> list[str]:
     """Kernels that were not seen equally often in so many equal steps: some were lost, or were not these steps'."""
-    # Of a memset within a graph the kind of memory is given as Device in some steps and as Unknown in others.
+    # Seen of steps that are graphs: memsets as many as ever, but of memory told as Device here and as Unknown there.
     names = ("Memset" if name.startswith("Memset (") else name for name, _ in times)
     return [name for name, seen in Counter(names).items() if seen % steps]
 

@@ -12,7 +12,7 @@ NONE, UNBOUNDED = "–", "unbounded"
 # Tables as the paper writes them.
 NAMES = {
     "nugpt-rescalers-doubled": "νGPT (rescalers doubled)",
-    "nugpt-literal-constant": "νGPT (literal constant)",
+    "nugpt-lower-constant": "νGPT (lower constant)",
     "nugpt-full-align": "νGPT (full align)",
     "prenorm-completep": "plain transformer",
     "depth-mup": "Depth-μP",

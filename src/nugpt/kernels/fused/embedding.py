@@ -72,7 +72,7 @@ def _embedding_scatter(
     of, edges = r * N, starts + r * (V + 1)
     cols = tl.arange(0, BLOCK)
     if p < W:  # the places in a window of a token that had some before it: these take longest and so begin first
-        token = tl.load(ordered + of + p * WINDOW)
+        token = tl.load(ordered + of + p * WINDOW).to(tl.int64)
         if tl.load(edges + token) < p * WINDOW:
             last = tl.minimum(tl.load(edges + token + 1), (p + 1) * WINDOW)
             summed = _summed(order, grad, grad_low, of, p * WINDOW, last, cols, D, LOW, ROWS, BLOCK)
@@ -86,16 +86,16 @@ def _embedding_scatter(
 
 
 @triton.jit
-def _embedding_gather_up(
+def _embedding_collect(
     ordered, starts, further, out, N, V, W, D: tl.constexpr, WINDOW: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     p, r = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    token = tl.load(ordered + r * N + tl.minimum((p + 1) * WINDOW, N) - 1)
-    edges = starts + r * (V + 1) + token
-    last = tl.load(edges + 1)
-    if (tl.load(edges) >= p * WINDOW) & (last > (p + 1) * WINDOW):  # it begins here and goes on
+    token = tl.load(ordered + r * N + tl.minimum((p + 1) * WINDOW, N) - 1).to(tl.int64)
+    edges = starts + r * (V + 1)
+    last = tl.load(edges + token + 1)
+    if (tl.load(edges + token) >= p * WINDOW) & (last > (p + 1) * WINDOW):  # it begins here and goes on
         end = tl.cdiv(last, WINDOW)
         summed = tl.zeros((ROWS, BLOCK), tl.float32)
         for start in range(p + 1, end, ROWS):
@@ -140,8 +140,8 @@ def embedding_order(tokens_RN: Tensor, vocabulary: int) -> Order:
 def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, order: Order) -> Tensor:
     """The gradient of E_in, (R, V, D): for each token the sum over its places, the two parts of a gradient added.
 
-    In text one place in ten or twenty has the same token: no program sums more of them than a window holds, and what
-    lies in a token's further windows is added to its first afterwards.
+    In text one token may have a tenth of all places: no program sums more of them than a window holds, and what lies
+    in a token's further windows is added to its first afterwards.
     """
     R, N, D = grad_RND.shape
     vocabulary = order.starts_RV.shape[1] - 1
@@ -156,7 +156,7 @@ def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, order: Order) 
         num_warps=warps,
     )  # fmt: skip
     launch(
-        _embedding_gather_up, (windows, R), order.tokens_RN, order.starts_RV, further, out, N, vocabulary, windows, D,
+        _embedding_collect, (windows, R), order.tokens_RN, order.starts_RV, further, out, N, vocabulary, windows, D,
         WINDOW, rows, block, num_warps=warps,
     )  # fmt: skip
     return out
