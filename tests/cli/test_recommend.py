@@ -101,6 +101,27 @@ def test_the_printed_rows_are_those_of_resolve(store: Path, capsys: pytest.Captu
     assert "of the target" in shown.out
 
 
+def test_the_loss_to_expect_is_printed_with_its_interval_or_with_what_is_missing(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = recommended(capsys, "--from", str(store), *TARGET)["loss"]
+    low, high = found["interval"]
+    # All were laid down with the same best loss, 3 nats; a law of loss falls, if by next to nothing.
+    assert 2.8 < low < found["nats"] < high < 3.03
+    assert (found["sizes"], found["why_not"]) == (5, None)
+    assert main(["recommend", "--from", str(store), *TARGET]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("loss "))
+    said = f"{found['nats']:.3f} at the best η, 90% interval {low:.3f} … {high:.3f}, by a law through 5 sizes"
+    assert line == f"loss     {said}"
+    there = ["recommend", "--from", str(store), "--n-heads", "4", "--steps", "100"]
+    assert main(there) == 0
+    assert ", as found there\n" in capsys.readouterr().out
+    assert main([*there, "--n-layers", "4"]) == 0
+    assert "\nloss     no forecast: layers was swept at 2 only\n" in capsys.readouterr().out
+    assert main(["recommend", "--lr", "0.005", "--preset", "paper-l12h40", "--steps", "80000"]) == 0
+    assert "\nloss " not in capsys.readouterr().out
+
+
 def test_warnings_go_to_standard_error(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "--from", str(store), "--n-heads", "8", "--n-layers", "8", "--steps", "100"]) == 0
     shown = capsys.readouterr()
@@ -221,6 +242,19 @@ def test_smaller_sizes_are_held_against_larger_ones(store: Path, capsys: pytest.
     assert list(rows) == [(2, 100), (2, 200), (2, 400), (4, 100)]
     assert all(one["agrees"] for one in rows.values())
     assert sizes["tally"]["agree"] == sizes["tally"]["sizes"] == 4
+    # Below width 2 at 400 steps lie three sizes, below any other fewer.
+    assert [at for at, one in rows.items() if one["loss"] is not None] == [(2, 400)]
+    said, found = rows[2, 400]["loss"]["said"], rows[2, 400]["loss"]["found"]
+    assert said["sizes"] == 3
+    assert rows[2, 400]["loss"]["inside"] is (said["interval"][0] <= found["nats"] <= said["interval"][1]) is True
+    assert found["interval"][0] < found["nats"] < found["interval"][1]
+    assert found["nats"] == pytest.approx(3.0, abs=0.02)
+    off = abs(found["nats"] - said["nats"])
+    assert (sizes["tally"]["losses"], sizes["tally"]["losses_inside"]) == (1, 1)
+    assert sizes["tally"]["loss_off"] == pytest.approx(off)
+    assert main(["recommend", "--from", str(store), "--backtest"]) == 0
+    line = f"loss at the best η: said of 1, 1 of them found within the interval, {off:.3f} nats off on average"
+    assert line in capsys.readouterr().out.splitlines()
     assert main(["recommend", "--from", str(store), "--backtest", "--parametrization", "ngpt"]) == 0
     shown = capsys.readouterr().out
     first, second = (line.split() for line in shown.splitlines() if line.split()[:1] in (["48"], ["96"]))

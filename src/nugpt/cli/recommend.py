@@ -22,6 +22,7 @@ from nugpt.spec import checks
 if TYPE_CHECKING:
     from nugpt.fit.backtest import Backtest
     from nugpt.fit.curves import Answers, CurveAnswer
+    from nugpt.fit.forecast import Forecast
     from nugpt.fit.recommend import Reach, Recommendation
     from nugpt.spec.parametrization import Parametrization
     from nugpt.spec.run import RunSpec
@@ -363,6 +364,8 @@ def _print(found: Recommendation, tflops: float | None) -> None:
             f"optimum  {2**found.plain:.4g} (log2 {found.plain:.2f}), {found.level:.0%} interval "
             f"{span(found.interval)}, expected to cost {found.plain_expected:.4f} nats"
         )
+        if found.loss is not None:
+            print(_loss_line(found.loss))
         rows = [
             [f"{octaves:+g}", number(run.lr * 2**octaves), nats(cost.nats), span(cost.interval, 4)]
             for octaves, cost in found.costs
@@ -383,6 +386,13 @@ def _print(found: Recommendation, tflops: float | None) -> None:
     print(cost)
     if found.tuning_flops is not None:
         print(f"tuning   {found.tuning_flops:.3g} FLOPs, {found.tuning_flops / found.flops:.2%} of the target")
+
+
+def _loss_line(found: Forecast) -> str:
+    if found.loss is None or found.interval is None:
+        return f"loss     no forecast: {found.why_not}"
+    source = "as found there" if found.sizes == 1 else f"by a law through {found.sizes} sizes"
+    return f"loss     {found.loss:.3f} at the best η, {found.level:.0%} interval {span(found.interval, 3)}, {source}"
 
 
 def backtest_facts(tested: Sequence[Backtest], others: Sequence[CurveAnswer]) -> dict[str, Any]:
@@ -409,11 +419,25 @@ def backtest_facts(tested: Sequence[Backtest], others: Sequence[CurveAnswer]) ->
                     "interval": ends(one.kept.interval),
                 },
                 "expected": said.expected,
+                "loss": _loss_tested(one),
             }
         )
     left_out = [{"size": dict(one.curve.sizes), "verdict": one.optimum.verdict} for one in others]
     sums = {name: finite(value) for name, value in asdict(tally(tested)).items()} if tested else None
     return {"sizes": rows, "not_tested": left_out, "tally": sums}
+
+
+def _loss_tested(one: Backtest) -> dict[str, Any] | None:
+    """The loss that was said and the one that was found; none where nothing was said."""
+    said, best = one.said.loss, one.found.optimum
+    if said is None or said.loss is None or said.interval is None:
+        return None
+    assert best.loss_interval is not None
+    return {
+        "said": {"nats": said.loss, "interval": ends(said.interval), "sizes": said.sizes},
+        "found": {"nats": best.loss, "interval": ends(best.loss_interval)},
+        "inside": one.loss_inside,
+    }
 
 
 def _print_backtest(name: str, tested: Sequence[Backtest], others: Sequence[CurveAnswer]) -> None:
@@ -455,6 +479,11 @@ def _print_tested(name: str, tested: Sequence[Backtest]) -> None:
         f"{sums.paid:.4f} nats on average and {most}, where {sums.expected:.4f} were expected; "
         f"keeping the best η of the nearest smaller size would have cost {sums.kept:.4f} on average"
     )
+    if sums.loss_off is not None:
+        print(
+            f"loss at the best η: said of {sums.losses}, {sums.losses_inside} of them found within the interval, "
+            f"{sums.loss_off:.3f} nats off on average"
+        )
 
 
 def _reach_row(reach: Reach) -> list[str]:

@@ -40,6 +40,18 @@ class Backtest:
             return self.off <= math.hypot(said.high - self.said.plain, at - found.low)
         return -self.off <= math.hypot(self.said.plain - said.low, found.high - at)
 
+    @property
+    def loss_off(self) -> float | None:
+        """Nats from the loss that was said to the one that was found; none where none was said."""
+        said, found = self.said.loss, self.found.optimum.loss
+        return None if said is None or said.loss is None or found is None else found - said.loss
+
+    @property
+    def loss_inside(self) -> bool:
+        """Whether the loss that was found lies in the interval that was said, its own error left aside."""
+        said, found = self.said.loss, self.found.optimum.loss
+        return said is not None and said.interval is not None and found is not None and said.interval.contains(found)
+
 
 def backtest(answers: Answers, group: str) -> tuple[Backtest, ...]:
     """Every size of a group that has an optimum and, below it, another that has one; from small to large."""
@@ -83,11 +95,15 @@ class Tally:
     failed: int  # sizes where it would have; their cost counts as that of a failure in the mean
     expected: float  # nats that the recommendations themselves expected, mean
     kept: float  # nats, mean, had the nearest smaller size's best η been kept
+    losses: int  # sizes of which a loss was said
+    losses_inside: int  # of these, how many were found within its interval
+    loss_off: float | None  # nats, the mean of the distances
 
 
 def tally(tested: Sequence[Backtest]) -> Tally:
     """Of one size or more."""
     paid = [_nats(one.paid) for one in tested]
+    off = [abs(one.loss_off) for one in tested if one.loss_off is not None]
     return Tally(
         sizes=len(tested),
         agree=sum(one.agrees for one in tested),
@@ -97,6 +113,9 @@ def tally(tested: Sequence[Backtest]) -> Tally:
         failed=sum(math.isinf(nats) for nats in paid),
         expected=_mean(_expected(one.said) for one in tested),
         kept=_mean(min(_nats(one.kept), MOST) for one in tested),
+        losses=len(off),
+        losses_inside=sum(one.loss_inside for one in tested),
+        loss_off=_mean(off) if off else None,
     )
 
 

@@ -18,6 +18,7 @@ from nugpt.fit.curve import Shapes
 from nugpt.fit.curves import Answers, CurveAnswer, PathAnswer
 from nugpt.fit.drift import FAILS
 from nugpt.fit.expected import expected_slope
+from nugpt.fit.forecast import Forecast, Known, forecast
 from nugpt.fit.interval import Array, Interval, central
 from nugpt.fit.measured import as_built_in, sizes_of
 from nugpt.fit.regret import MOST, Cost
@@ -73,6 +74,7 @@ class Recommendation:
     flops: float
     tuning_flops: float | None
     runs: tuple[str, ...] = field(repr=False)  # hashes that it rests on
+    loss: Forecast | None = None  # at the target's best η; none without a sweep
 
     def gpu_hours(self, tflops: float) -> float:
         """At so many 10¹² FLOP/s on each GPU, achieved and not peak."""
@@ -174,6 +176,7 @@ def recommend(
         flops=run_flops(target),
         tuning_flops=sum(record.flops for record in records.values()),
         runs=tuple(records),
+        loss=_forecast(known, nearest, target, level),
     )
 
 
@@ -205,6 +208,31 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
         tuning_flops=None,
         runs=(),
     )
+
+
+def _forecast(known: Sequence[CurveAnswer], nearest: CurveAnswer, target: RunSpec, level: float) -> Forecast:
+    """The target's loss; none where its tokens or their context are others, since losses are then another scale."""
+    assert nearest.curve.spec is not None
+    swept = nearest.curve.spec.model
+    for name in ("vocab_size", "seq_len"):
+        there, here = getattr(swept, name), getattr(target.model, name)
+        if there != here:
+            why_not = f"{name} is {here}, and {there} in the sweep, whose losses say nothing of it"
+            return Forecast(None, None, level, len(known), why_not)
+    return forecast([_known(one) for one in known], sizes_of(target.extent), level)
+
+
+def _known(one: CurveAnswer) -> Known:
+    """A size with an enclosed optimum, as a law of loss takes it."""
+    best = one.optimum
+    assert best.loss is not None
+    assert best.loss_interval is not None
+    return Known(one.curve.sizes, best.loss, _normal_deviation(best.loss_interval, best.level))
+
+
+def _normal_deviation(interval: Interval, level: float) -> float:
+    """Of the normal distribution whose central interval at this level is as wide."""
+    return interval.width / (2 * float(special.ndtri((1 + level) / 2)))
 
 
 def _farness(one: CurveAnswer, goal: Mapping[str, float]) -> tuple[float, ...]:
@@ -265,7 +293,7 @@ def _slope(path: PathAnswer | None, table: Parametrization, axis: str) -> tuple[
     if path is None:
         return expected, doubt
     assert path.drift.slope is not None
-    deviation = path.drift.interval.width / (2 * float(special.ndtri((1 + path.drift.level) / 2)))
+    deviation = _normal_deviation(path.drift.interval, path.drift.level)
     if path.drift.no_drift == FAILS:
         return path.drift.slope, deviation
     for other in path.together:
@@ -411,6 +439,7 @@ def facts(found: Recommendation, tflops: float | None = None) -> dict[str, Any]:
             }
             for r in found.reaches
         ],
+        "loss": None if found.loss is None else _loss_facts(found.loss),
         "nearest": found.nearest,
         "warnings": list(found.warnings),
         "parameters": total_parameters(found.run.model),
@@ -421,6 +450,11 @@ def facts(found: Recommendation, tflops: float | None = None) -> dict[str, Any]:
         "tuning_share": share,
         "runs": list(found.runs),
     }
+
+
+def _loss_facts(found: Forecast) -> dict[str, Any]:
+    ends = None if found.interval is None else list(found.interval)
+    return {"nats": found.loss, "interval": ends, "sizes": found.sizes, "why_not": found.why_not}
 
 
 def _finite(value: float | None) -> float | None:
