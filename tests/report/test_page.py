@@ -230,6 +230,23 @@ def test_the_recommendation_is_shown_with_its_bounds(made: Made) -> None:
     assert HOSTILE in shown
 
 
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (
+            {"nats": 3.2764, "interval": [3.188, 3.319], "sizes": 4, "why_not": None},
+            "The loss to expect at the best η: 3.276 nats (3.188 to 3.319), by a law through 4 swept sizes.",
+        ),
+        ({"nats": 3.0, "interval": [2.9, 3.1], "sizes": 1, "why_not": None}, "3.000 nats (2.900 to 3.100), as found"),
+        ({"nats": None, "interval": None, "sizes": 2, "why_not": "2 < 3 sizes"}, "No loss is forecast: 2 < 3 sizes."),
+        ({"nats": 3.0, "interval": "x"}, "3.000 nats (), by a law through – swept sizes."),
+    ],
+)
+def test_the_loss_to_expect_is_shown_with_its_interval(tmp_path: Path, loss: dict[str, Any], said: str) -> None:
+    page = page_of(Source("t", (), {"recommended": {"lr": 0.01, "loss": loss}}), tmp_path)
+    assert said in Reader(page[page.index('id="recommendation"') :]).text
+
+
 @pytest.mark.parametrize("advice", [None, [], "x", 3, {"recommended": 1}, {"recommended": {"costs": "x", "runs": 5}}])
 def test_any_recommendation_that_json_can_hold_is_survived(tmp_path: Path, advice: Any) -> None:
     assert "Recommendation" in page_of(Source("t", (), advice), tmp_path)

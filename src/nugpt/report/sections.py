@@ -406,6 +406,9 @@ def _advice(advice: Mapping[str, Any], known: set[str]) -> list[Html]:
     ]
     plain = f"The plain optimum, carried over: 2^{_value(advice.get('plain_log2_lr'))}."
     lines.append(tag("p", plain, " The recommended η leans to the safe side of a cliff."))
+    loss = advice.get("loss")
+    if isinstance(loss, Mapping):
+        lines.append(tag("p", _expected_loss(loss)))
     warnings = advice.get("warnings")
     if isinstance(warnings, Sequence) and not isinstance(warnings, str):
         lines += [tag("p", tag("strong", "Warning: "), str(warning)) for warning in warnings]
@@ -428,6 +431,18 @@ def _advice(advice: Mapping[str, Any], known: set[str]) -> list[Html]:
         links = joined((link(f"run-{run}", run) if run in known else run for run in runs), ", ")
         lines.append(tag("details", tag("summary", f"Rests on {counted(len(runs), 'run')}"), tag("code", links)))
     return lines
+
+
+def _expected_loss(loss: Mapping[str, Any]) -> str:
+    nats = loss.get("nats")
+    if not isinstance(nats, float):
+        return f"No loss is forecast: {_value(loss.get('why_not'))}."
+    sizes = _value(loss.get("sizes"))
+    source = "as found at this size" if sizes == "1" else f"by a law through {sizes} swept sizes"
+    ends = loss.get("interval")
+    bounds = ends if isinstance(ends, Sequence) and not isinstance(ends, str) else ()
+    span = " to ".join(number(end, 3) if isinstance(end, float) else _value(end) for end in bounds)
+    return f"The loss to expect at the best η: {number(nats, 3)} nats ({span}), {source}."
 
 
 _FACTS = {
