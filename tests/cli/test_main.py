@@ -194,14 +194,6 @@ MISTAKES = {
         ["report", "runs", "--plan", "first", "--plan=second", "--json"],
         ["--plan is given 2 times", "once: --plan first second"],
     ),
-    "a value in two options": (
-        ["explain", "--lr", "0.1", "--n-heads", "4", "--n_heads", "8"],
-        ["--n-heads is given 2 times", "once, with 4 or 8"],
-    ),
-    "a short option and its long one": (
-        ["report", "runs", "-o", "here", "--out", "there"],
-        ["--out is given 2 times", "once, with here or there"],
-    ),
     "multiplier zero": (["explain", "--lr", "0.1", "--multiplier", "output", "0"], ["multiplier of output is 0.0"]),
     "negative weight decay": (["explain", "--lr", "0.1", "--weight-decay", "-1"], ["weight_decay is -1.0"]),
     "tokens per parameter": (["count", "--tokens-per-parameter", "-20"], ["tokens per parameter is -20.0"]),
@@ -471,3 +463,8 @@ def test_without_tyro_a_command_says_so_in_one_line(
     assert told.err.splitlines() == [
         "nugpt: error: tyro is not installed; the command line needs it, the Python API does not: pip install tyro"
     ]
+
+
+def test_of_an_option_of_one_value_the_last_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--lr", "0.5", "--preset", "tiny-l2h2", "--lr", "0.1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["resolved"]["lr"] == 0.1

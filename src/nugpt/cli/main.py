@@ -70,7 +70,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 PAIRS = "--multiplier"  # the option of names and their values
 REPEATED = ("--sbatch", "--engine")  # the options that are given once for each of their values
-SHORT = {"-o": "--out"}
 
 
 class Command(Protocol):
@@ -216,8 +215,8 @@ def _given(arguments: Sequence[str]) -> dict[str, list[list[str]]]:
     given: dict[str, list[list[str]]] = {}
     option = ""
     for word in arguments:
-        if word.startswith("--") or word in SHORT:
-            option, *value = SHORT.get(word, word).split("=", 1)
+        if word.startswith("--"):
+            option, *value = word.split("=", 1)
             option = option.replace("_", "-")  # tyro takes either
             given.setdefault(option, []).append(value)
         elif option:
@@ -226,14 +225,16 @@ def _given(arguments: Sequence[str]) -> dict[str, list[list[str]]]:
 
 
 def _check_once(given: Mapping[str, Sequence[Sequence[str]]], command: object) -> None:
-    """Refuse an option with other values each time, of which tyro would keep the last and say nothing of the others."""
+    """Refuse an option of several values with others each time, of which tyro would keep the last and drop the rest.
+
+    Of an option of one value the last counts, so that a command's words can be a script's and then one's own.
+    """
     for option, times in given.items():
         if option in REPEATED or len({tuple(words) for words in times}) == 1:
             continue
-        values = [" ".join(words) for words in times]
-        several = isinstance(_field(command, option.removeprefix("--").replace("-", "_")), (tuple, dict))
-        way_out = f": {option} {' '.join(values)}" if several else f", with {' or '.join(values)}"
-        raise ValueError(f"{option} is given {len(times)} times, but must be given once{way_out}")
+        if isinstance(_field(command, option.removeprefix("--").replace("-", "_")), (tuple, dict)):
+            at_once = " ".join(word for words in times for word in words)
+            raise ValueError(f"{option} is given {len(times)} times, but must be given once: {option} {at_once}")
 
 
 def _field(of: object, name: str) -> Any:
