@@ -312,6 +312,10 @@ def test_the_embeddings_gradient_of_a_frequent_token_is_summed_over_windows(dtyp
     found = embed_backward(g, g_low, order)
     assert_close(found, truth, torch.float32)
     assert torch.equal(found, embed_backward(g, g_low, embedding_order(tokens, V)))
+    assert torch.equal(found, embed_backward(g, g_low, embedding_order(tokens.int(), V)))
+    # Places of one token stay in the order of the batch: no two keys are equal, so that any sort gives this order.
+    keys = tokens * N + torch.arange(N, device=DEVICE)
+    assert torch.equal(order.places_RN, keys.argsort(dim=1))
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])

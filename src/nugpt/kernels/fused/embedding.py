@@ -140,7 +140,7 @@ def embedding_order(tokens_RN: Tensor, vocabulary: int) -> Order:
 def embed_backward(grad_RND: Tensor, grad_low_RND: Tensor | None, order: Order) -> Tensor:
     """The gradient of E_in, (R, V, D): for each token the sum over its places, the two parts of a gradient added.
 
-    In text one token may have a tenth of all places: no program sums more of them than a window holds, and what lies
+    By Zipf's law one token has a tenth of all places: no program sums more of them than a window holds, and what lies
     in a token's further windows is added to its first afterwards.
     """
     R, N, D = grad_RND.shape
