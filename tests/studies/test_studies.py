@@ -16,6 +16,7 @@ from tests.studies.page import h200_seconds, planned, setting
 
 import nugpt.studies
 from nugpt.spec.model import non_embedding_parameters
+from nugpt.spec.parametrization import NUGPT
 from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.resolve import resolve
 from nugpt.spec.run import run_flops
@@ -416,6 +417,18 @@ def test_rescalers_alone_are_doubled_and_the_constant_alone_is_lower(scale: str)
             else:
                 assert row.scale == own.rows[role].scale
     assert {curve.log2_lrs for curve in made.curves} == {curve.log2_lrs for curve in plain.values()}
+
+
+def test_rescalers_are_doubled_from_what_was_tuned_on_the_base() -> None:
+    tuned = {"alpha_A": 0.5, "s_z": 4.0, "output": 0.25}
+    made = plan(STUDIES["rescaler-rate"], "tiny", replace(setting("tiny"), multipliers=tuned))
+    for curve in made.curves:
+        twice = 2.0 if curve.label["table"] == "nugpt-rescalers-doubled" else 1.0
+        rows = curve.spec.resolved().rows
+        own = replace(curve.spec, table=NUGPT, multipliers=tuned).resolved().rows
+        for role, row in rows.items():
+            times = twice if role.startswith(("alpha", "s_")) else 1.0
+            assert row.lr == pytest.approx(times * own[role].lr), role
 
 
 @pytest.mark.parametrize("scale", SCALE_NAMES)

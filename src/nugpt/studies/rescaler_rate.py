@@ -1,9 +1,10 @@
 """`rescaler-rate`: do rescalers want to move faster than νGPT's table lets them?
 
 `role-sweeps` found, at one learning rate, lower losses where the learning rates of all rescalers were doubled. Here
-the learning rate is swept as well, so that the rescalers' share of η is told from η itself, and seeds are fresh. A
-lower constant in the scales of α, s_qk and s_z, as the paper's is on a smaller base than its own, does nearly the same
-to these three alone. Our constant (docs/choices.md) is there to avoid that; what it would do is shown beside it.
+the learning rate is swept as well, so that the rescalers' share of η is told from η itself, on seeds that it did not
+have. (With νGPT's own table `width-fresh-seeds` has runs of these seeds too.) A lower constant in the scales of α, s_qk
+and s_z, as the paper's is on a smaller base than its own, does nearly the same to these three alone. Our constant
+(docs/choices.md) is there to avoid that; what it would do is shown beside it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     seeds = tuple(range(used, used + min(used, 2)))
     widths = HEADS[scale]
     ends = (widths[0], widths[-1])
-    tables = ((NUGPT, widths), (doubled(), widths), (with_constant(LOWER[scale]), ends))
+    # What was tuned on the base replaces a table's own multipliers, so that it is doubled where the table is.
+    tables = ((NUGPT, widths, 1.0), (doubled(), widths, 2.0), (with_constant(LOWER[scale]), ends, 1.0))
     return tuple(
         curve(
             at,
@@ -58,8 +60,9 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
             size,
             log2_lrs=around(expected(at, NUGPT, size), POINTS[scale], HALF[scale]),
             seeds=seeds,
+            multipliers={r: x * (times if r in RESCALER_ROLES else 1.0) for r, x in setting.multipliers.items()},
         )
-        for table, heads in tables
+        for table, heads, times in tables
         for size in (Size(WIDTHS_LAYERS[scale], h, fixed_steps(at)) for h in heads)
     )
 
