@@ -12,10 +12,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from tests.fit.synthetic import FAMILIES, MULTIPLIERS, SPACINGS, Sweep, study
+from tests.fit.synthetic import FAMILIES, MULTIPLIERS, SPACINGS, Array, Sweep, study
 from tests.fit.test_recommend import make_spec
 
 import nugpt.fit.comparison
@@ -82,9 +82,14 @@ def study_trials(
     families: Sequence[str] = tuple(FAMILIES),
     salt: int = 0,
     effort: Effort = QUICK,
+    uneven: bool = False,
     **given: float,
 ) -> Trials:
-    """`n` sweeps of each family, six to a study, on each grid in turn; `given` goes to the studies."""
+    """`n` sweeps of each family, six to a study, on each grid in turn; `given` goes to the studies.
+
+    Where they are `uneven`, curves of a study scatter by different amounts, and in every other study the longest runs
+    have one seed.
+    """
     rng = np.random.default_rng([2, seeds, salt])
     trials: Trials = defaultdict(list)
     for i, family in itertools.product(range(-(-n // 6)), families):
@@ -102,11 +107,16 @@ def study_trials(
             losses=losses,
             unshared=given.get("unshared", (0.0, 0.004)[i % 2]),
             jitter=given.get("jitter", 0.0),
+            scatter=_uneven(rng, [p["steps"] for p in places]) if uneven else None,
         )
+        if uneven and i // 12 % 2:
+            sweeps = [_alone(one) if p["steps"] == STEPS[-1] else one for p, one in zip(places, sweeps, strict=True)]
         pooled = study_noise([one.points for one in sweeps])
         found = [optimum(one.points, pooled=pooled, effort=effort) for one in sweeps]
         for one, at in zip(sweeps, found, strict=True):
             _curve_trials(trials, family, one, at)
+        if uneven:
+            _uneven_trials(trials, sweeps, found)
         for row in (slice(0, 3), slice(3, 6)):
             _path_trials(trials, sweeps[row], found[row], slope)
         _law_trials(trials, places, found, slope)
@@ -115,6 +125,29 @@ def study_trials(
             for row in (slice(0, 3), slice(3, 6)):
                 _recommendation_trials(trials, sweeps[row], slope)
     return dict(trials)
+
+
+def _uneven(rng: np.random.Generator, steps: Sequence[float]) -> Array:
+    """Times the study's noise: half for twice the steps, give or take a factor of 1.65; about as in real sweeps."""
+    return 2.0 / np.asarray(steps) * np.exp(rng.normal(0, 0.5, size=len(steps)))
+
+
+def _alone(one: Sweep) -> Sweep:
+    """The same with its first seed alone."""
+    return replace(one, points=tuple(point for point in one.points if point.seed == 0))
+
+
+def _uneven_trials(trials: Trials, sweeps: Sequence[Sweep], found: Sequence[Optimum]) -> None:
+    """Optima of curves that scatter more than twice as much as is usual in their study, of those less than half as
+    much, and of those with one seed beside others."""
+    usual = float(np.median([one.noise for one in sweeps]))
+    several = max(at.seeds for at in found)
+    for one, at in zip(sweeps, found, strict=True):
+        if at.verdict != "enclosed":
+            continue
+        kinds = {"loud": one.noise > 2 * usual, "quiet": one.noise < usual / 2, "one seed": at.seeds < several}
+        for kind in [kind for kind, is_so in kinds.items() if is_so]:
+            trials[f"optimum, {kind}"].append(Trial(at.interval.contains(one.log2_lr), at.interval.width))
 
 
 def _curve_trials(trials: Trials, family: str, one: Sweep, at: Optimum) -> None:
@@ -330,6 +363,9 @@ def main(n: int, seed_counts: Sequence[int], effort: Effort) -> None:
         for line in table(role_trials(n, seeds, salt=2025, effort=effort)):
             print(line, flush=True)
         print(row("drift of the edge", edge_trials(n, seeds)), flush=True)
+        print("  curves that scatter by different amounts")
+        for line in table(study_trials(n // 2, seeds, salt=2027, effort=effort, uneven=True)):
+            print(line, flush=True)
         moving = study_trials(n // 5, seeds, salt=2026, effort=effort, jitter=0.07)
         print(row("optimum that moves with the seed", moving["optimum"]), flush=True)
 

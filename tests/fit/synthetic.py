@@ -153,10 +153,15 @@ def study(
     jitter: float = 0.0,
     unshared: float = 0.0,
     losses: Sequence[float] | None = None,
+    scatter: Array | None = None,
 ) -> list[Sweep]:
-    """One sweep per size, with the same seeds and noise, the optima as planted; seeds differ a little between sizes."""
+    """One sweep per size, with the same seeds, the optima as planted; seeds differ a little between sizes.
+
+    All scatter alike, or each by `scatter` times the study's noise.
+    """
     effects = rng.normal(0, 0.01, size=seeds)
     noise = float(np.exp(rng.uniform(np.log(0.002), np.log(0.02))))
+    loud = np.ones(len(optima)) if scatter is None else scatter
     shape = (FAMILIES | MULTIPLIERS)[family](rng) if same_shape else None
     return [
         sweep(
@@ -164,12 +169,12 @@ def study(
             family,
             seeds,
             spacing,
-            noise,
+            noise * float(times),
             optimum=float(at),
             shape=shape,
             jitter=jitter,
             seed_effects=effects + rng.normal(0, unshared, size=seeds),
             loss=loss,
         )
-        for at, loss in zip(optima, losses or [3.5] * len(optima), strict=True)
+        for at, loss, times in zip(optima, losses or [3.5] * len(optima), loud, strict=True)
     ]

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from nugpt.fit import NoiseModel, optimum
 from nugpt.fit.noise import (
+    OFF_BY,
     PRIOR_DOF,
     UNREPEATED_VARIANCE,
+    USUALLY_ALIKE,
     curve_noise,
+    like_others,
     noise_of,
     pool,
     residual_noise,
@@ -85,26 +89,112 @@ def test_what_is_known_about_a_curve_alone() -> None:
     assert (found.seed_variance, found.seed_dof) == (pytest.approx(0.035), 2.0)
 
 
-def test_the_others_of_a_study_count_without_this_one_and_up_to_thirty_degrees_of_freedom() -> None:
+PRIOR = NoiseModel(0.006**2, 2.0)
+
+
+def test_one_more_curve_is_like_others_as_by_drawing_what_they_have_in_common() -> None:
+    """The answer on a grid against draws from the prior, weighed by how likely they make the variances seen."""
+    generator = np.random.default_rng(3)
+    seen = ((2e-4, 6.0), (1.1e-3, 9.0), (6e-5, 4.5))
+    draws = 400_000
+    alike = USUALLY_ALIKE * np.exp(OFF_BY * generator.standard_normal(draws))
+    alike = np.where((alike > 0.5) & (alike < 60.0), alike, 3.0)  # as far as the grid goes; one in twenty is beyond
+    common = PRIOR.dof * PRIOR.variance / generator.chisquare(PRIOR.dof, draws)
+    weight = (alike != 3.0).astype(np.float64)
+    for variance, dof in seen:
+        weight *= stats.f.pdf(variance / common, dof, alike) / common
+    one_more = np.log(common * alike / generator.chisquare(alike))
+    mean = np.average(one_more, weights=weight)
+    spread = np.average((one_more - mean) ** 2, weights=weight)
+    found = like_others(seen, PRIOR)
+    # Effectively some thousands of draws; and the grid's ends lie half a step outside of what is drawn.
+    assert special.polygamma(1, found.dof / 2) == pytest.approx(spread, rel=0.05)
+    assert np.log(found.variance * found.dof / 2) - special.digamma(found.dof / 2) == pytest.approx(mean, abs=0.05)
+
+
+@pytest.mark.parametrize("alike", [1.5, 4.0, 40.0])
+def test_how_alike_curves_are_is_recovered_from_many(alike: float) -> None:
+    generator = np.random.default_rng(4)
+    true = 0.01**2 * alike / generator.chisquare(alike, 300)
+    found = like_others(tuple((v * generator.chisquare(8.0) / 8.0, 8.0) for v in true), PRIOR)
+    # Of 300 the logarithm of so many degrees of freedom is known to about 0.15, worse where curves are much alike.
+    assert found.dof == pytest.approx(alike, rel=0.5)
+    assert found.deviation == pytest.approx(0.01, rel=0.1)
+
+
+def test_curves_that_scatter_alike_say_more_of_one_another() -> None:
+    same = like_others(((1e-4, 6.0),) * 6, PRIOR)
+    apart = like_others(((1e-5, 6.0), (1e-4, 6.0), (1e-3, 6.0)) * 2, PRIOR)
+    assert same.dof > 3 * apart.dof
+    assert same.deviation == pytest.approx(0.01, rel=0.1)
+    assert like_others(((1e-4, 6.0),) * 2, PRIOR).dof < same.dof
+    assert like_others((), PRIOR) == like_others(((0.1, 0.0),), PRIOR) == PRIOR
+    exact = like_others(((0.0, 6.0),) * 3, PRIOR)  # runs that agree to the bit: less than the prior, and little is sure
+    assert 0 < exact.deviation < 0.003
+    assert exact.dof < 1
+
+
+def test_the_others_of_a_study_count_without_this_one() -> None:
+    three = replace(pool([curve_noise(REPEATED), NoiseModel(0.02, 4.0, 0.05, 2.0), NoiseModel(0.03, 5.0)]))
+    study = replace(three, curves=((0.02, 4.0), (curve_noise(REPEATED).variance, 3.0), (0.03, 5.0)))
+    like = like_others(((0.02, 4.0), (0.03, 5.0)), PRIOR)
+    found = noise_of(REPEATED, study)
+    assert found.variance == pytest.approx((0.03 + like.dof * like.variance) / (3 + like.dof))
+    assert found.dof == pytest.approx(3 + like.dof)
+    # Seeds: 0.035 of this curve's two, and the study's, which counts this one's already.
+    assert found.seed_variance == pytest.approx((2 * 0.035 + 2 * study.seed_variance) / 4)
+    assert found.seed_dof == 2.0
+    # Some seeds of a curve: the whole of it is one of the others.
+    part = noise_of(levels_of((-0.2, 0.2), squares=0.01, dof=1.0), study)
+    all_three = like_others(study.curves, PRIOR)
+    assert part.variance == pytest.approx((0.01 + all_three.dof * all_three.variance) / (1 + all_three.dof))
+
+
+def test_a_model_that_names_no_curves_is_one_curve_and_this_one() -> None:
     found = noise_of(REPEATED, NoiseModel(0.002, 53.0, 0.05, 4.0))
-    others = (0.002 * 53 - 0.03) / 50
-    assert found.variance == pytest.approx((2 * 0.006**2 + 0.03 + 30 * others) / 35)
-    assert found.dof == 35.0
+    like = like_others((((0.002 * 53 - 0.03) / 50, 50.0),), PRIOR)
+    assert found.variance == pytest.approx((0.03 + like.dof * like.variance) / (3 + like.dof))
     assert (found.seed_variance, found.seed_dof) == (pytest.approx((2 * 0.035 + 4 * 0.05) / 6), 4.0)
-    few = noise_of(REPEATED, NoiseModel(0.016, 5.0, 0.05, 4.0))
-    assert (few.variance, few.dof) == (pytest.approx((2 * 0.006**2 + 0.03 + 0.05) / 7), 7.0)
+    less = noise_of(REPEATED, NoiseModel(0.016, 3.0, 0.05, 4.0))  # nothing is left
+    assert (less.variance, less.dof) == (pytest.approx((2 * 0.006**2 + 0.03) / 5), 5.0)
+
+
+def test_a_study_names_the_noise_of_its_curves() -> None:
+    table = {(-8.0, 0): 3.01, (-8.0, 1): 3.19, (-7.0, 0): 2.99, (-7.0, 1): 3.21}
+    repeated = [Point(x, y, seed) for (x, seed), y in table.items()]
+    single = [Point(x, y, 0) for x, y in zip(PLACES, rough(0.001).mean, strict=False)]
+    assert study_noise([single, repeated]).curves == ((curve_noise(levels(repeated)).variance, pytest.approx(1.0)),)
+    assert study_noise([single, single]).curves == ((pytest.approx(28e-6 / 2), 2.0),) * 2
 
 
 def test_a_curve_of_one_seed_beside_others() -> None:
     # Others that repeat seeds: the small prior, and nothing of this curve's to take off.
     seeds = noise_of(rough(0.001), NoiseModel(0.002, 10.0, 0.05, 2.0))
-    assert (seeds.variance, seeds.dof) == (pytest.approx((2 * 0.006**2 + 0.02) / 12), 12.0)
+    like = like_others(((0.002, 10.0),), PRIOR)
+    assert (seeds.variance, seeds.dof) == (pytest.approx(like.variance), pytest.approx(like.dof))
     assert (seeds.seed_variance, seeds.seed_dof) == (pytest.approx(0.05), 2.0)
     # Others of one seed too: the large prior, and this curve's own roughness is taken off.
     single = noise_of(rough(0.001), NoiseModel(0.002, 10.0))
-    assert (single.variance, single.dof) == (pytest.approx((2 * 0.015**2 + 0.02 - 28e-6) / 10), 10.0)
+    like = like_others((((0.02 - 28e-6) / 8, 8.0),), NoiseModel(0.015**2, 2.0))
+    assert (single.variance, single.dof) == (pytest.approx(like.variance), pytest.approx(like.dof))
     alone = noise_of(rough(0.001), residual_noise(rough(0.001)))
     assert (alone.variance, alone.dof) == (pytest.approx(0.015**2), 2.0)
+
+
+def test_a_loud_curve_has_a_wider_interval_than_a_quiet_one_of_its_study() -> None:
+    """The same shape and seeds; the second curve's losses stray ten times as far."""
+    generator = np.random.default_rng(8)
+
+    def curve(noise: float) -> list[Point]:
+        return [
+            Point(x, 3 + 0.06 * (x + 7) ** 2 + generator.normal(0.0, noise), seed)
+            for x in np.arange(-9, -4.9, 0.5)
+            for seed in range(3)
+        ]
+
+    quiet, loud = [curve(0.002) for _ in range(3)], curve(0.02)
+    pooled = study_noise([*quiet, loud])
+    assert optimum(loud, pooled=pooled).interval.width > 2 * optimum(quiet[0], pooled=pooled).interval.width
 
 
 @pytest.mark.parametrize("field", ["variance", "dof", "seed_variance", "seed_dof"])
@@ -164,12 +254,16 @@ def test_the_noise_of_an_unpaired_curve_by_hand() -> None:
     alone = noise_of(unpaired, None)
     assert (alone.variance, alone.dof, alone.seed_dof) == (pytest.approx((prior + 0.03) / (PRIOR_DOF + 3)), 5.0, 0.0)
     # Ten degrees of freedom of paired curves, of which it is none: their noise, and what a seed does there.
+    large = NoiseModel(UNREPEATED_VARIANCE, PRIOR_DOF)
+    like = like_others(((0.0004, 10.0),), large)
     beside = noise_of(unpaired, NoiseModel(0.0004, 10.0, 0.0005, 2.0))
-    assert beside.variance == pytest.approx((prior + 0.03 + 10 * 0.0009) / (PRIOR_DOF + 13))
-    assert (beside.dof, beside.seed_variance, beside.seed_dof) == (PRIOR_DOF + 13, 0.0, 0.0)
+    assert beside.variance == pytest.approx((0.03 + like.dof * (like.variance + 0.0005)) / (3 + like.dof))
+    assert (beside.dof, beside.seed_variance, beside.seed_dof) == (pytest.approx(3 + like.dof), 0.0, 0.0)
     # Pooled with another unpaired one of 0.01 and five degrees of freedom, it counts once.
+    like = like_others(((0.01 / 5, 5.0),), large)
     both = noise_of(unpaired, pool([curve_noise(unpaired), NoiseModel(0.01 / 5, 5.0)]))
-    assert (both.variance, both.dof) == (pytest.approx((prior + 0.03 + 0.01) / (PRIOR_DOF + 8)), PRIOR_DOF + 8)
+    assert both.variance == pytest.approx((0.03 + like.dof * like.variance) / (3 + like.dof))
+    assert both.dof == pytest.approx(3 + like.dof)
 
 
 @pytest.mark.parametrize(("near", "dof"), [(3, 0.0), (4, 0.0), (5, 1.0), (6, 2.0)])
