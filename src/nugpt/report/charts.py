@@ -52,6 +52,11 @@ def lerp_charts(found: PlanAnswer) -> list[Chart]:
     return [_lerp_chart(found.lerps)] if found.lerps else []
 
 
+def on_scale(run: Run, shown: Stretch) -> bool:
+    """Whether a run's loss lies on the stretch that is shown."""
+    return run.trained and run.loss is not None and run.loss <= shown.top
+
+
 def run_row(run: Run, series: str, shown: Stretch) -> ROW:
     """A run as its point shows it; one without a place on the scale stands above it."""
     ends = run.state
@@ -59,12 +64,10 @@ def run_row(run: Run, series: str, shown: Stretch) -> ROW:
         ends = "done, without a sensible loss"
     if run.state == "diverged" and run.facts.get("diverged_at") is not None:
         ends = f"diverged at step {run.facts['diverged_at']}"
-    on_scale = run.trained and run.loss is not None and run.loss <= shown.top
     return {
         "x": run.log2_lr,
-        "y": round(run.loss if on_scale and run.loss is not None else shown.mark, 5),
+        "y": round(run.loss if run.loss is not None and on_scale(run, shown) else shown.mark, 5),
         "s": series,
-        "on": on_scale,
         "run": run.id,
         "seed": run.seed,
         "lr": f"{2.0**run.log2_lr:.4g}",
@@ -77,7 +80,11 @@ def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
     import altair as alt
 
     names = [series.name for series in picture.series]
-    rows = [run_row(run, series.name, shown) for series in picture.series for run in series.runs.runs if run.ended]
+    rows: dict[bool, list[ROW]] = {True: [], False: []}  # by whether they lie on the scale
+    for series in picture.series:
+        for run in series.runs.runs:
+            if run.ended:
+                rows[on_scale(run, shown)].append(run_row(run, series.name, shown))
     means = [
         {"x": x, "y": round(y, 5), "s": series.name}
         for series in picture.series
@@ -97,13 +104,13 @@ def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
     lines = _values(means).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
     tooltip = _tooltip(run="run", seed="seed", lr="η", x="log₂ η", loss="loss", state="ended")
     points = (
-        _values([row for row in rows if row["on"]])
+        _values(rows[True])
         .mark_point(filled=True, size=42, cursor="pointer")
         .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
         .transform_calculate(href="'#run-' + datum.run")
     )
     failed = (
-        _values([row for row in rows if not row["on"]])
+        _values(rows[False])
         .mark_point(shape="cross", angle=45, size=60, filled=True, cursor="pointer")
         .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
         .transform_calculate(href="'#run-' + datum.run")
@@ -370,4 +377,29 @@ def _colour(title: str, names: list[str]) -> alt.Color:
 def _chart(chart: alt.LayerChart | alt.FacetChart, title: str, description: str, palette: Any, n: int) -> Chart:
     spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict(validate=False)
     spec.pop("config", None)  # the page's, since it depends on the ground
-    return Chart(title, description, spec, tuple(palette(n)), tuple(palette(n, dark=True)))
+    return Chart(title, description, _shorter(spec), tuple(palette(n)), tuple(palette(n, dark=True)))
+
+
+def _shorter(spec: dict[str, Any]) -> dict[str, Any]:
+    """The same chart in fewer letters: what all layers encode alike once, data by short names, digits as they show."""
+    layers = [dict(layer, encoding=dict(layer["encoding"])) for layer in spec["layer"]]
+    first = layers[0]["encoding"]
+    shared = {
+        channel: said
+        for channel, said in first.items()
+        if all(layer["encoding"].get(channel) == said for layer in layers)
+    }
+    for layer in layers:
+        layer["encoding"] = {channel: said for channel, said in layer["encoding"].items() if channel not in shared}
+    short = spec | {"encoding": shared, "layer": layers}
+    names = {long: f"rows-{i}" for i, long in enumerate(spec["datasets"])}
+    for part in (short, *layers):
+        if "data" in part:  # of the whole where all layers have the same
+            part["data"] = {"name": names[part["data"]["name"]]}
+    short["datasets"] = {names[long]: [_printed(row) for row in rows] for long, rows in spec["datasets"].items()}
+    return short
+
+
+def _printed(row: ROW) -> ROW:
+    """A row's values to seven digits, which no chart shows all of."""
+    return {name: float(f"{x:.7g}") if isinstance(x, float) else x for name, x in row.items()}
