@@ -221,6 +221,43 @@ def test_a_finished_plan_asks_for_nothing_more(tmp_path: Path) -> None:
     assert additions(grown(directory.plan(), directory, 60.0), directory.plan().policy) == [[]]
 
 
+def test_a_plan_that_asked_for_nothing_more_is_not_reopened_by_another_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4, spacing=1.0, refine=(0.5,))))
+    assert not directory.settled()
+    finish(directory, FakeEngine(loss=loss_at(-6.2)))
+    assert directory.settled()
+    before = directory.additions()
+    (curve,) = directory.plan().curves
+    asked = []
+
+    def otherwise(curves: list[state.CurveState], policy: Policy) -> list[list[Addition]]:
+        asked.append(1)
+        return [[Addition(curve.key, -3.0, "read otherwise")]]
+
+    monkeypatch.setattr(worker, "additions", otherwise)
+    grown(directory.plan(), directory, 60.0)
+    assert (directory.additions(), asked) == (before, [])
+    # Points that come from elsewhere are another grid: once they have ended too, it is asked again.
+    directory.add([Addition(curve.key, -9.0, "merged")])
+    assert not directory.settled()
+    grown(directory.plan(), directory, 60.0)
+    assert asked
+    assert -3.0 in {addition.log2_lr for addition in directory.additions()}
+
+
+def test_a_plan_with_runs_left_is_not_settled(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=0)))
+    grown(directory.plan(), directory, 60.0)
+    assert not directory.settled()
+    finish(make_directory(tmp_path, make_plan(START[1:], policy=Policy(extend=0), name="part")), FakeEngine())
+    grown(directory.plan(), directory, 60.0)
+    assert not directory.settled()
+    finish(directory, FakeEngine())
+    assert directory.settled()
+
+
 def test_a_curve_that_is_not_finished_does_not_grow(tmp_path: Path) -> None:
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=4)))
     (curve,) = grown(directory.plan(), directory, 60.0)

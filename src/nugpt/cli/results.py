@@ -173,7 +173,8 @@ def _standing(store: Store, name: str, measures: Sequence[str]) -> tuple[Plan, i
     left = {place.spec.hash for curve in curves for place in curve.left(plan.policy)}
     done = {place.spec.hash: place.record for curve in curves for place in curve.places if place.state == "done"}
     bare = [hash for hash, record in done.items() if not all(_has(kind, store, hash, record) for kind in measures)]
-    return plan, len(left), any(additions(curves, plan.policy)), len(bare)
+    grows = not directory.settled() and any(additions(curves, plan.policy))
+    return plan, len(left), grows, len(bare)
 
 
 def _has(kind: str, store: Store, hash: str, record: RunRecord | None) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nugpt.spec.plan import Plan
+from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, write_json
 from nugpt.store.run_directory import Store
@@ -73,14 +73,31 @@ class PlanDirectory:
         if not path.exists():
             write_json(path, [asdict(addition) for addition in additions])
 
+    def settle(self) -> None:
+        """Record that all runs of the grid as it is have ended and that they called for nothing more."""
+        if not self.settled():
+            (self.path / "added").mkdir(exist_ok=True)
+            write_json(self._settled(), [])
+
+    def settled(self) -> bool:
+        """Whether that was so once: another way of fitting, or another machine's rounding, does not reopen a plan."""
+        return self._settled().is_file()
+
+    def _settled(self) -> Path:
+        """Named by the size of the grid, so that points which come from elsewhere are looked at again."""
+        return self.path / "added" / f"nothing-after-{sum(len(grid) for _, grid in self._grids())}.json"
+
+    def _grids(self) -> list[tuple[Curve, list[float]]]:
+        """The learning rates of every curve, added ones included."""
+        plan, added = self.plan(), self.additions()
+        return [
+            (curve, sorted({*curve.log2_lrs, *(a.log2_lr for a in added if a.curve == curve.key)}))
+            for curve in plan.curves
+        ]
+
     def specs(self) -> list[RunSpec]:
         """Every run of the plan, added ones included."""
-        plan, added = self.plan(), self.additions()
-        found: list[RunSpec] = []
-        for curve in plan.curves:
-            grid = {*curve.log2_lrs, *(a.log2_lr for a in added if a.curve == curve.key)}
-            found += curve.runs(sorted(grid)).values()
-        return found
+        return [spec for curve, grid in self._grids() for spec in curve.runs(grid).values()]
 
     def write_launch(self, values: dict[str, Any]) -> None:
         """Keep how the plan is run: where the data lies, device and kernels."""

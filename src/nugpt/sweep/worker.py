@@ -122,8 +122,12 @@ def work(
 def grown(plan: Plan, directory: PlanDirectory, stale_after: float) -> list[CurveState]:
     """The plan's state after adding every point that its finished curves call for."""
     curves = plan_state(plan, directory, stale_after)
+    if directory.settled():
+        return curves
     called_for = additions(curves, plan.policy)
     if not any(called_for):
+        if not any(curve.left(plan.policy) for curve in curves):
+            directory.settle()
         return curves
     there = {(addition.curve, addition.log2_lr) for addition in directory.additions()}
     for curve, points in zip(curves, called_for, strict=True):
