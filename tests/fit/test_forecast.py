@@ -212,8 +212,13 @@ def test_a_recommendation_says_the_loss_of_its_target() -> None:
     assert own.loss_interval is not None
     assert there.interval is not None
     assert there.interval.width == pytest.approx(own.loss_interval.width)
-    # Of other tokens, or more of them at once, a sweep's losses say nothing.
-    changed = {"vocab_size is 512, and 384 in": {"vocab_size": 512}, "seq_len is 8, and 16 in": {"seq_len": 8}}
+    # Of other tokens, more of them at once or a model of other proportions a sweep's losses say nothing.
+    changed = {
+        "vocab_size is 512, and 384 in": {"vocab_size": 512},
+        "seq_len is 8, and 16 in": {"seq_len": 8},
+        "d_mlp / d_model is 1.0, and 2.67 in": {"d_mlp": 16 * make_spec().model.head_dim},
+        "n_heads / n_kv_heads is 4, and 1 in": {"n_kv_heads": 4},
+    }
     for words, changes in changed.items():
         other = recommend(found, choose_group(found, "nugpt"), retarget(make_spec(), 100, n_heads=16, **changes)).loss
         assert other is not None
