@@ -125,9 +125,8 @@ def test_the_farther_and_the_less_is_known_the_wider() -> None:
 
 def test_what_is_said_lies_in_the_middle_of_what_agrees() -> None:
     known = seen(law, *WIDTHS[:5:2], deviation=0.01)
-    found = forecast(
-        known, place(8, 0), level=0.001
-    )  # far on from three sizes: skewed, so that the mean lies beside it
+    # Far on from three sizes the law is skewed, so that the mean lies beside the middle.
+    found = forecast(known, place(8, 0), level=0.001)
     assert found.loss is not None
     assert found.interval is not None
     assert found.interval.contains(found.loss)
@@ -159,6 +158,8 @@ def test_a_goal_that_was_swept_has_its_own_loss() -> None:
     found = forecast(known, known[1].sizes)
     assert (found.loss, found.sizes) == (known[1].loss, 1)
     assert found.interval == pytest.approx((found.loss - 1.645 * 0.001, found.loss + 1.645 * 0.001), abs=1e-6)
+    less_sure = replace(known[1], loss=9.0, deviation=0.1)
+    assert forecast([less_sure, *known], known[1].sizes) == forecast([*known, less_sure], known[1].sizes) == found
 
 
 def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
@@ -170,6 +171,13 @@ def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
     longer = forecast(known, place(3, 1))
     assert (longer.loss, longer.why_not) == (None, "steps was swept at 2000 only")
     assert longer.sizes == 3
+    # Each axis counts, and all that are missing are named.
+    larger = place(1, 0) | {"layers": 8.0, "batch": 2.0**20}
+    assert forecast(known, larger).why_not == "layers was swept at 4 only and batch was swept at 16384 only"
+    much = [replace(one, sizes=one.sizes | {"batch": 2.0**20}) for one in known]
+    assert forecast(much, place(1, 0)).why_not == "batch was swept at 1048576 only"
+    twice = forecast([known[0], *known[:2]], place(3, 0))
+    assert twice.why_not == "the optimum is enclosed at 2 of the swept sizes, but 3 are needed"
     rising = forecast(seen(lambda width, steps: 3 + 0.5 * width, *WIDTHS[:4]), place(3, 0))
     assert (rising.loss, rising.why_not) == (None, "the losses do not fall with size and length as a law has it")
 
