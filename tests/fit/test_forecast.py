@@ -14,7 +14,7 @@ from tests.fit.test_recommend import curve_of, make_spec, planted, recommended
 
 from nugpt.fit.backtest import backtest, tally
 from nugpt.fit.curves import answer
-from nugpt.fit.forecast import FEWEST, Known, _falls, _posterior, _terms, forecast
+from nugpt.fit.forecast import DRAWS, FEWEST, Known, _draws, _falls, _posterior, _terms, forecast
 from nugpt.fit.recommend import choose_group, facts, from_base_lr, recommend, retarget
 
 
@@ -74,6 +74,67 @@ def test_given_exponents_and_misfit_the_law_is_linear_and_its_chance_that_of_a_n
         assert mean[cell] == pytest.approx(gain @ losses, rel=1e-9)
         assert covariance[cell] == pytest.approx(np.diag(believed**2) - gain @ features[cell] @ np.diag(believed**2))
     assert log_chance[1] - log_chance[0] == pytest.approx(wanted[1] - wanted[0], rel=1e-9)
+
+
+def laws_weighed(
+    known: list[Known], goal: dict[str, float], varying: str, quantiles: list[float]
+) -> tuple[list[float], float]:
+    """The same posterior by laws drawn from what is believed before, each counted as often as it explains the losses.
+
+    And how many equal draws these are worth. Width varies, layers stay; of steps and batch one varies.
+    """
+    rng, n = np.random.default_rng(17), 2_000_000
+    most = max(one.loss for one in known)
+    a, c = rng.choice(np.linspace(np.sqrt(0.05), np.sqrt(1.6), 12) ** 2, (2, n))
+    misfit = 0.0025 * 2.0 ** rng.integers(0, 8, n)
+    floor, of_size, of_data = np.abs(rng.normal(0, most, (3, n)))
+    of_both = rng.normal(0, 0.2, n)
+    middle = {axis: stats.gmean([one.sizes[axis] for one in known]) for axis in ("width", varying)}
+    xy = [
+        ((at["width"] / middle["width"]) ** -a, (at[varying] / middle[varying]) ** -c)
+        for at in map(dict, [*(one.sizes for one in known), goal])
+    ]
+    log_weight = np.zeros(n)
+    for one, (x, y) in zip(known, xy, strict=False):
+        loss, deviation = floor + of_size * x + of_data * y + of_both * x * y, np.hypot(one.deviation, misfit)
+        log_weight += stats.norm.logpdf(one.loss, loss, deviation)
+    for x, y in xy:
+        log_weight[(of_size + of_both * y < 0) | (of_data + of_both * x < 0)] = -np.inf
+    weight = np.exp(log_weight - log_weight.max())
+    x, y = xy[-1]
+    made = floor + of_size * x + of_data * y + of_both * x * y + misfit * rng.normal(0, 1, n)
+    order = np.argsort(made)
+    share = np.cumsum(weight[order]) / weight.sum()
+    return [float(made[order][np.searchsorted(share, q)]) for q in quantiles], weight.sum() ** 2 / (weight**2).sum()
+
+
+@pytest.mark.parametrize(("goal", "varying"), [((5, 4), "steps"), ((-3, 6), "batch"), ((2, -3), "steps")])
+def test_the_posterior_is_that_of_laws_drawn_from_what_is_believed_and_weighed(
+    goal: tuple[int, int], varying: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nugpt.fit.forecast.DRAWS", 20_000)  # so that what is compared strays by less
+
+    def at(width: float, more: float) -> dict[str, float]:
+        sizes = place(width, 0)
+        return sizes | {varying: sizes[varying] * 2.0**more}
+
+    seen = {(0, 0): (5.2, 0.6), (2, 0): (4.0, 0.4), (4, 0): (3.9, 0.8), (0, 2): (4.3, 0.5), (2, 2): (3.7, 0.6)}
+    known = [Known(at(*where), *loss) for where, loss in seen.items()]
+    quantiles = [0.05, 0.25, 0.5, 0.75, 0.95]
+    wanted, worth = laws_weighed(known, at(*goal), varying, quantiles)
+    assert worth > 10_000
+    wide, half = forecast(known, at(*goal)), forecast(known, at(*goal), 0.5)
+    assert wide.interval is not None
+    assert half.interval is not None
+    assert wide.loss is not None
+    got = [wide.interval.low, half.interval.low, wide.loss, half.interval.high, wide.interval.high]
+    # Of ten thousand draws an end with a long tail strays by one or two hundredths of the interval's width.
+    assert got == pytest.approx(wanted, abs=0.04 * (wanted[-1] - wanted[0]))
+
+
+def test_what_is_said_rests_on_as_many_laws_where_most_that_are_drawn_do_not_fall() -> None:
+    rising = seen(lambda width, steps: 3 + 0.002 * width, *WIDTHS[:4], deviation=0.01)
+    assert len(_draws(rising, place(3, 0))) >= DRAWS
 
 
 def test_terms_by_hand() -> None:
@@ -212,6 +273,11 @@ def test_a_recommendation_says_the_loss_of_its_target() -> None:
     assert got.loss.loss == pytest.approx(law(4), abs=0.03)  # losses known to 0.006, one octave on
     told = facts(got)["loss"]
     assert told == {"nats": got.loss.loss, "interval": list(got.loss.interval), "sizes": 4, "why_not": None}
+    half = recommend(found, choose_group(found, "nugpt"), retarget(make_spec(), 100, n_heads=16), 0.5).loss
+    assert half is not None
+    assert half.interval is not None
+    assert (half.level, half.loss) == (0.5, got.loss.loss)
+    assert half.interval.width < 0.6 * got.loss.interval.width  # of a normal distribution 0.41
     # As it was found at a swept size, with that interval's own deviation.
     own = next(one.optimum for one in found.curves if one.curve.label["heads"] == 4)
     there = recommended(found, heads=4).loss
