@@ -243,6 +243,16 @@ def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
     assert (rising.loss, rising.why_not) == (None, "the losses do not fall with size and length as a law has it")
 
 
+def test_a_law_that_would_fall_at_the_goal_alone_is_none() -> None:
+    def turning(width: float, steps: float) -> float:
+        """More width helps long runs, and harms the shortest."""
+        x, y = 2.0 ** (-0.5 * (width - 1)), 2.0 ** (-0.8 * (steps - 1))
+        return 3 + 0.2 * x + 0.5 * y - 0.3 * x * y
+
+    found = forecast(seen(turning, *[(i, j) for i in range(3) for j in range(3)], deviation=0.005), place(4, 4))
+    assert (found.loss, found.why_not) == (None, "the losses do not fall with size and length as a law has it")
+
+
 def test_a_few_planted_laws() -> None:
     trials = forecast_trials(24, list(LAWS)[:2])
     assert len(trials) == 2 * len(FARTHER)
