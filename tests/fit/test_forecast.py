@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from tests.fit.coverage import FARTHER, LAWS, forecast_trials, place, share
+from tests.fit.coverage import FARTHER, WITH_STEPS, forecast_trials, place, share
 from tests.fit.synthetic import study
 from tests.fit.test_recommend import curve_of, make_spec, planted, recommended
 
@@ -254,7 +254,7 @@ def test_a_law_that_would_fall_at_the_goal_alone_is_none() -> None:
 
 
 def test_a_few_planted_laws() -> None:
-    trials = forecast_trials(24, list(LAWS)[:2])
+    trials = forecast_trials(24, WITH_STEPS[:2])
     assert len(trials) == 2 * len(FARTHER)
     hits = [share(some) for some in trials.values()]
     assert np.mean(hits) > 0.8  # 48 laws: a true 90 % strays by 4 %
@@ -264,6 +264,7 @@ def test_a_few_planted_laws() -> None:
 def test_intervals_hold_planted_laws() -> None:
     """docs/recommend.md has these numbers."""
     found = {name: round(share(some), 3) for name, some in forecast_trials(500, salt=2025).items()}
+    found |= {name: round(share(some), 3) for name, some in forecast_trials(500, ["one term"], 2025, "layers").items()}
     for name, covered in found.items():
         if "no floor" not in name:  # as the page says, that law is not held
             assert covered >= 0.9 - 0.026, found  # of 500 a true 90 % strays by 1.3 %
