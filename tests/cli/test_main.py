@@ -194,6 +194,18 @@ MISTAKES = {
         ["report", "runs", "--plan", "first", "--plan=second", "--json"],
         ["--plan is given 2 times", "once: --plan first second"],
     ),
+    "a list in two spellings": (
+        ["sweep", "--name", "mine", "--log2_lr=-7", "-6", "--log2-lr", "-5"],
+        ["--log2-lr is given 2 times", "once: --log2-lr -7 -6 -5"],
+    ),
+    "the same list twice, before and after a short option": (
+        ["report", "nowhere", "--formats", "svg", "-o", "page", "--formats=svg"],
+        ["nowhere"],
+    ),
+    "a list of words with signs": (
+        ["sweep", "--name", "mine", "--vary=n_heads=2,4", "--steps", "8", "--vary", "n_layers=2"],
+        ["--vary is given 2 times", "once: --vary n_heads=2,4 n_layers=2"],
+    ),
     "multiplier zero": (["explain", "--lr", "0.1", "--multiplier", "output", "0"], ["multiplier of output is 0.0"]),
     "negative weight decay": (["explain", "--lr", "0.1", "--weight-decay", "-1"], ["weight_decay is -1.0"]),
     "tokens per parameter": (["count", "--tokens-per-parameter", "-20"], ["tokens per parameter is -20.0"]),
@@ -463,6 +475,17 @@ def test_without_tyro_a_command_says_so_in_one_line(
     assert told.err.splitlines() == [
         "nugpt: error: tyro is not installed; the command line needs it, the Python API does not: pip install tyro"
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["table", "--parametrization", "ngpt", "nugpt", "--json", "--parametrization", "ngpt", "nugpt"],
+        ["sweep", "--name", "a", "--executor", "slurm", "--sbatch=--qos=long", "--sbatch=--exclusive"],
+    ],
+)
+def test_a_list_may_be_repeated_as_it_is_and_what_is_given_word_by_word(words: list[str]) -> None:
+    assert main(words) == 0
 
 
 def test_of_an_option_of_one_value_the_last_counts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,7 +293,7 @@ def edge_trials(n: int, seeds: int, salt: int = 0) -> list[Trial]:
 
 
 SMALL = {"width": 192.0, "layers": 4.0, "steps": 2000.0, "batch": 16384.0}
-# Octaves above the smallest of (width, steps) at which a law of loss is seen.
+# Octaves above the smallest of (width, a second axis) at which a law of loss is seen.
 DESIGNS = (
     tuple((k, 0) for k in range(3)),
     tuple((k, 0) for k in range(5)),
@@ -306,34 +306,41 @@ LAWS: dict[str, Callable[[float, float, float], float]] = {  # of floor and what
     "two terms": lambda floor, x, y: floor + x + y,
     "each worth more with the other": lambda floor, x, y: floor + float(np.hypot(x, y)),
     "one power, no floor": lambda floor, x, y: floor * (x * y) ** (1 / 6),
+    "one term": lambda floor, x, y: floor + x * y,
 }
+WITH_STEPS = ("two terms", "each worth more with the other", "one power, no floor")
+WITH_LAYERS = ("one term", "two terms", "one power, no floor")
 FARTHER = (1, 2, 4)  # octaves beyond the largest, along every axis seen
 
 
-def place(width: float, steps: float) -> dict[str, float]:
+def place(width: float, more: float, second: str = "steps") -> dict[str, float]:
     """Sizes so many octaves above the smallest."""
-    return SMALL | {"width": SMALL["width"] * 2.0**width, "steps": SMALL["steps"] * 2.0**steps}
+    return SMALL | {"width": SMALL["width"] * 2.0**width, second: SMALL[second] * 2.0**more}
 
 
-def forecast_trials(n: int, laws: Sequence[str] = tuple(LAWS), salt: int = 0) -> Trials:
-    """`n` planted laws of each kind, 3 to 8 sizes of each seen with an error of 0.005 to 0.015 nats."""
+def forecast_trials(n: int, laws: Sequence[str] = WITH_STEPS, salt: int = 0, second: str = "steps") -> Trials:
+    """`n` planted laws of each kind, 3 to 8 sizes of each seen with an error of 0.005 to 0.015 nats.
+
+    Over width and steps, each alone or both; over width and layers always both, of which the forecast makes one term.
+    """
     rng = np.random.default_rng([7, salt])
     trials: Trials = defaultdict(list)
+    designs = DESIGNS if second == "steps" else [one for one in DESIGNS if np.ptp(one, axis=0).all()]
     for i, name in itertools.product(range(n), laws):
-        design, noise = DESIGNS[i % len(DESIGNS)], rng.uniform(0.005, 0.015)
+        design, noise = designs[i % len(designs)], rng.uniform(0.005, 0.015)
         (a, c), floor = rng.choice((0.1, 0.25, 0.5, 0.8, 1.2), 2), rng.uniform(1.2, 3.2)
         shares = (1.0, 1.0) if name == "one power, no floor" else rng.uniform(0.2, 1.5, 2)
 
-        def loss(width: float, steps: float) -> float:
-            return LAWS[name](floor, shares[0] * 2.0 ** (-a * width), shares[1] * 2.0 ** (-c * steps))  # noqa: B023
+        def loss(width: float, more: float) -> float:
+            return LAWS[name](floor, shares[0] * 2.0 ** (-a * width), shares[1] * 2.0 ** (-c * more))  # noqa: B023
 
-        known = [Known(place(*at), loss(*at) + rng.normal(0, noise), noise) for at in design]
+        known = [Known(place(*at, second), loss(*at) + rng.normal(0, noise), noise) for at in design]
         largest = np.max(design, axis=0)
         for octaves in FARTHER:
             goal = np.where(largest > 0, largest + octaves, 0)
-            found = forecast(known, place(*goal))
+            found = forecast(known, place(*goal, second))
             assert found.interval is not None
-            trials[f"loss, {name}, {2**octaves} times"].append(
+            trials[f"loss over width and {second}, {name}, {2**octaves} times"].append(
                 Trial(found.interval.contains(loss(*goal)), found.interval.width)
             )
     return dict(trials)
@@ -341,7 +348,7 @@ def forecast_trials(n: int, laws: Sequence[str] = tuple(LAWS), salt: int = 0) ->
 
 def row(name: str, trials: Sequence[Trial]) -> str:
     """One line of the table."""
-    return f"{name:<40} {share(trials):6.1%} of {len(trials):5d}   median half-width {half_width(trials):.3g}"
+    return f"{name:<62} {share(trials):6.1%} of {len(trials):5d}   median half-width {half_width(trials):.3g}"
 
 
 def table(trials: Trials) -> Iterator[str]:
@@ -354,8 +361,9 @@ def table(trials: Trials) -> Iterator[str]:
 
 def main(n: int, seed_counts: Sequence[int], effort: Effort) -> None:
     """Every estimator at so many seeds; forecasts of loss, which know of none, first."""
-    for line in table(forecast_trials(n, salt=2025)):
-        print(line, flush=True)
+    for trials in (forecast_trials(n, salt=2025), forecast_trials(n, WITH_LAYERS, 2025, "layers")):
+        for line in table(trials):
+            print(line, flush=True)
     for seeds in seed_counts:
         print(f"{seeds} seeds")
         for line in table(study_trials(n, seeds, salt=2025, effort=effort)):

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import io
 import os
+import re
 import sys
 import warnings
 from collections import Counter
@@ -215,7 +216,7 @@ def _given(arguments: Sequence[str]) -> dict[str, list[list[str]]]:
     given: dict[str, list[list[str]]] = {}
     option = ""
     for word in arguments:
-        if word.startswith("--"):
+        if re.match(r"--|-[a-z]", word):  # what else begins with a dash is a number
             option, *value = word.split("=", 1)
             option = option.replace("_", "-")  # tyro takes either
             given.setdefault(option, []).append(value)

@@ -2,8 +2,8 @@
 
 L = E + A·x + B·y + C·x·y, where x = width^(−a) · layers^(−b) and y = steps^(−c) · batch^(−d)
 
-Sizes count in multiples of their mean over the swept ones. An axis that was swept at one size has no exponent: its
-factor is 1, as it is at the target then.
+Sizes count in multiples of their geometric mean over the swept ones. An axis that was swept at one size has no
+exponent: its factor is 1, as it is at the target then.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ def forecast(known: Sequence[Known], goal: Mapping[str, float], level: float = 0
 
     A goal that was swept has its own loss.
     """
-    for one in known:
-        if all(one.sizes[axis] == size for axis, size in goal.items()):  # what was measured needs no law
-            reach = one.deviation * float(special.ndtri((1 + level) / 2))
-            return Forecast(one.loss, Interval(one.loss - reach, one.loss + reach), level, 1)
+    there = [one for one in known if all(one.sizes[axis] == size for axis, size in goal.items())]
+    if there:  # what was measured needs no law; of several sweeps of one size the surest counts
+        best = min(there, key=lambda one: one.deviation)
+        reach = best.deviation * float(special.ndtri((1 + level) / 2))
+        return Forecast(best.loss, Interval(best.loss - reach, best.loss + reach), level, 1)
     missing = _missing(known, goal)
     if missing is not None:
         return Forecast(None, None, level, len(known), missing)
@@ -71,12 +72,13 @@ def forecast(known: Sequence[Known], goal: Mapping[str, float], level: float = 0
 
 def _missing(known: Sequence[Known], goal: Mapping[str, float]) -> str | None:
     """What was not swept and would have to be."""
-    for axis, target in goal.items():
-        swept = {one.sizes[axis] for one in known}
-        if len(swept) == 1 and target not in swept:
-            return f"{axis} was swept at {swept.pop():g} only"
-    if len(known) < FEWEST:
-        return f"the optimum is enclosed at {len(known)} of the swept sizes, but {FEWEST} are needed"
+    swept = {axis: {one.sizes[axis] for one in known} for axis in goal}
+    fixed = [axis for axis, target in goal.items() if len(swept[axis]) == 1 and target not in swept[axis]]
+    if fixed:
+        return " and ".join(f"{axis} was swept at {swept[axis].pop():.10g} only" for axis in fixed)
+    places = {tuple(one.sizes[axis] for axis in goal) for one in known}
+    if len(places) < FEWEST:
+        return f"the optimum is enclosed at {len(places)} of the swept sizes, but {FEWEST} are needed"
     return None
 
 
@@ -124,7 +126,7 @@ def _posterior(features: Array, losses: Array, variance: Array, prior: Array) ->
 
 
 def _falls(law: Array, terms: Sequence[Array]) -> Mask:
-    """Which of the laws have E, A and B of at least 0, and more of either costs nothing wherever the other stands."""
+    """Which laws have no E, A or B below 0, and no loss that more size or more data raises, whatever the other is."""
     falls: Mask = np.all(law[:, : 1 + len(terms)] >= 0, axis=1)
     if len(terms) == 2:
         for own, other in ((1, terms[1]), (2, terms[0])):

@@ -22,7 +22,7 @@ from nugpt.fit.forecast import Forecast, Known, forecast
 from nugpt.fit.interval import Array, Interval, central
 from nugpt.fit.measured import as_built_in, sizes_of
 from nugpt.fit.regret import MOST, Cost
-from nugpt.spec.model import total_parameters
+from nugpt.spec.model import ModelConfig, total_parameters
 from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.plan import lr_at
 from nugpt.spec.recipe import recipe_of
@@ -211,15 +211,24 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
 
 
 def _forecast(known: Sequence[CurveAnswer], nearest: CurveAnswer, target: RunSpec, level: float) -> Forecast:
-    """The target's loss; none where its tokens or their context are others, since losses are then another scale."""
+    """The target's loss; none where its tokens, their context or its proportions are others than in the sweep."""
     assert nearest.curve.spec is not None
-    swept = nearest.curve.spec.model
-    for name in ("vocab_size", "seq_len"):
-        there, here = getattr(swept, name), getattr(target.model, name)
-        if there != here:
-            why_not = f"{name} is {here}, and {there} in the sweep, whose losses say nothing of it"
+    swept, ours = _beside_size(nearest.curve.spec.model), _beside_size(target.model)
+    for name, here in ours.items():
+        if here != swept[name]:
+            why_not = f"{name} is {here}, and {swept[name]} in the sweep, whose losses say nothing of it"
             return Forecast(None, None, level, len(known), why_not)
     return forecast([_known(one) for one in known], sizes_of(target.extent), level)
+
+
+def _beside_size(model: ModelConfig) -> dict[str, float]:
+    """What a loss depends on beside the sizes of its law, to the digits that curves are grouped by."""
+    return {
+        "vocab_size": model.vocab_size,
+        "seq_len": model.seq_len,
+        "d_mlp / d_model": round(model.d_mlp / model.d_model, 2),
+        "n_heads / n_kv_heads": model.n_heads // model.n_kv_heads,
+    }
 
 
 def _known(one: CurveAnswer) -> Known:
