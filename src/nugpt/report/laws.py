@@ -19,8 +19,7 @@ If one law were behind all tables, these would be the same in every row.
 
 - Where optima do not lie on a plane, the slopes are averages over the sizes swept, which differ between tables.
 - "Bend seen: no" does not prove a plane. The test treats all of an optimum's error as its own, though part of it is
-  common to all sizes, and so lets any but a strong bend pass. Studies of two axes at once, such as `held-out-steps`,
-  look for one kind of bend alone and may see it.
+  common to all sizes, and so lets any but a strong bend pass.
 - No rule was set for this table; it was made after the runs were seen."""
 
 
