@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from nugpt.fit.claims import verdicts
 from nugpt.fit.curves import Answers, answer
 from nugpt.fit.measured import measured
-from nugpt.fit.noise import curve_noise
+from nugpt.fit.noise import USUALLY_ALIKE, curve_noise, study_noise
 from nugpt.fit.points import levels
 from nugpt.fit.verdict import Verdict
 from nugpt.spec.loss import loss_name
@@ -217,3 +218,16 @@ def final_loss(place: Place) -> float:
 def mean(by_seed: dict[int, float]) -> float:
     """Over seeds."""
     return sum(by_seed.values()) / len(by_seed)
+
+
+def test_how_alike_curves_are_expected_to_scatter_is_likeliest_by_our_studies() -> None:
+    """The sum over studies of the log likelihood of so many degrees of freedom, whatever a study's common scale."""
+    alike = np.geomspace(0.5, 60.0, 60)[:, None]
+    scales = np.geomspace(0.0005**2, 0.2**2, 200)
+    together = np.zeros(len(alike))
+    for directory in plans(opened(EVIDENCE)):
+        study = study_noise([state.points() for state in states(directory.path.name.removesuffix("-evidence"))])
+        if len(study.curves) > 1:
+            logs = [stats.f.logpdf(v / scales, dof, alike) - np.log(scales) for v, dof in study.curves]
+            together += special.logsumexp(sum(logs), axis=1)
+    assert alike[int(np.argmax(together)), 0] == pytest.approx(USUALLY_ALIKE, rel=0.2)

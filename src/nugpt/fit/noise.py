@@ -22,7 +22,7 @@ SMOOTH_HEIGHT = 0.25  # nats above the best, up to which a cubic will do
 # many would be. With 0.5 of them deviations differ by a factor of 8 (one standard deviation of the logarithm), with 3
 # by 1.6, with 60 by 1.1.
 ALIKE = np.geomspace(0.5, 60.0, 24)
-# Before any curve is seen: the median, which the scatter of all our studies makes likeliest, and the deviation of the
+# Before any curve is seen: the median, which is the likeliest by the scatter of our studies, and the deviation of the
 # logarithm (they range from 1 to beyond 20).
 USUALLY_ALIKE, OFF_BY = 3.0, 1.0
 COMMON = np.linspace(2 * math.log(1e-5), 2 * math.log(0.5), 217)  # logarithm of what variances have in common
