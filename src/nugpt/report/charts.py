@@ -374,7 +374,7 @@ def _colour(title: str, names: list[str]) -> alt.Color:
     return alt.Color("s:N", sort=names, scale=alt.Scale(domain=names), legend=legend)
 
 
-def _chart(chart: alt.LayerChart, title: str, description: str, palette: Any, n: int) -> Chart:
+def _chart(chart: alt.LayerChart | alt.FacetChart, title: str, description: str, palette: Any, n: int) -> Chart:
     spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict(validate=False)
     spec.pop("config", None)  # the page's, since it depends on the ground
     return Chart(title, description, _shorter(spec), tuple(palette(n)), tuple(palette(n, dark=True)))
