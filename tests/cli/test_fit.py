@@ -98,7 +98,7 @@ def rows_of(store: Path) -> list[dict[str, Any]]:
         loss = "NaN" if record.val_loss is None else repr(record.val_loss)
         rows.append(
             {"Name": run.path.name, "State": "finished", "learning_rate": repr(spec.lr), "val/loss": loss}
-            | {"d_model": spec.model.d_model, "seed": spec.seed, "method": spec.table.name}
+            | {"d_model": spec.model.d_model, "steps": spec.steps, "seed": spec.seed, "method": spec.table.name}
         )
     return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,88 @@ def test_one_size_has_none_below_it(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "no size of nugpt has an enclosed optimum and, below it, another" in capsys.readouterr().err
 
 
+# A file of the store's runs: the base that they have there, and columns for what varies.
+BASE = ("--base", "tiny-l2h2", "--base-head-dim", "24", "--base-seq-len", "16", "--base-steps", "100")
+BASE += ("--base-batch", "4", "--vocab-size", "384")
+SIZED = (
+    "--lr-column",
+    "learning_rate",
+    "--loss-column",
+    "val/loss",
+    "--seed-column",
+    "seed",
+    "--status-column",
+    "State",
+)
+SIZED += ("--group-column", "method", "--width-column", "d_model", "--steps-column", "steps")
+
+
+@pytest.fixture(scope="module")
+def file(store: Path) -> Path:
+    path = store.with_name("exported.csv")
+    write_csv(path, rows_of(store))
+    return path
+
+
+def leaves(values: Any, without: Sequence[str], at: str = "") -> dict[str, Any]:
+    """Every number and word of nested values, by where it stands."""
+    if not isinstance(values, (dict, list)):
+        return {at: values}
+    items = values.items() if isinstance(values, dict) else enumerate(values)
+    return {k: v for key, one in items if key not in without for k, v in leaves(one, without, f"{at}/{key}").items()}
+
+
+@pytest.mark.parametrize("table", ["nugpt", "ngpt"])
+def test_a_file_of_runs_is_carried_over_as_the_store_that_has_them(
+    table: str, store: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*TARGET, "--parametrization", table)
+    theirs = recommended(capsys, "--from", str(store), *words)
+    ours = recommended(capsys, "--from", str(file), *SIZED, "--group", table, *BASE, *words)
+    told_otherwise = ("run", "runs", "nearest", "tuning_flops", "tuning_share")
+    assert leaves(ours, told_otherwise) == pytest.approx(leaves(theirs, told_otherwise))
+    run = RunSpec.from_dict(theirs["run"])
+    assert RunSpec.from_dict(ours["run"]) == replace(
+        run, data=ours["run"]["data"], validations=ours["run"]["validations"], val_windows=ours["run"]["val_windows"]
+    )
+    # As if each had gone to its end: three seeds at each learning rate, five curves of νGPT and three of nGPT.
+    sizes = [(2, 100), (1, 100), (4, 100), *(((2, 200), (2, 400)) if table == "nugpt" else ())]
+    each = [flops_per_token(replace(run.model, n_heads=h, n_kv_heads=0, d_mlp=0)) * s * 4 * 16 for h, s in sizes]
+    assert ours["tuning_flops"] == pytest.approx(sum(each) * len(OFFSETS) * len(SEEDS))
+    assert ours["runs"] == []
+
+
+def test_the_sizes_of_a_file_are_held_against_one_another(
+    store: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = recommended(capsys, "--from", str(store), "--backtest")["groups"]
+    ours = recommended(capsys, "--from", str(file), *SIZED, "--group", "nugpt", *BASE[:-2], "--backtest")["groups"]
+    assert leaves(ours, ("from",)) == pytest.approx(leaves(theirs, ("from",)), abs=1e-9)
+
+
+def test_what_no_column_of_a_file_says_is_the_base_s_or_the_target_s(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--from", str(file), *SIZED, "--group", "nugpt", *BASE, *TARGET, "--n-kv-heads", "4", "--d-mlp", "768")
+    found = recommended(capsys, *words)
+    model = found["run"]["model"]
+    assert (model["n_kv_heads"], model["d_mlp"], model["vocab_size"], model["seq_len"]) == (4, 768, 384, 16)
+    assert found["loss"]["why_not"] is None, "the file's runs have the target's proportions"
+    assert found["run"]["data"] == "unspecified"
+    swept = {one["axis"]: one["swept"] for one in found["reach"]}
+    assert swept == {"width": [24, 96], "layers": [2, 2], "steps": [100, 400], "batch": [64, 64]}
+
+
+def test_rows_of_a_file_that_do_not_count_are_told(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(store)
+    rows[0]["State"] = "crashed"
+    write_csv(tmp_path / "runs.csv", rows)
+    assert main(["recommend", "--from", str(tmp_path / "runs.csv"), *SIZED, "--group", "nugpt", *BASE, *TARGET]) == 0
+    assert "nugpt: warning: left out: 1 did not end\n" in capsys.readouterr().err
+
+
 MISTAKES = {
     "backtest without a store": (["--lr", "0.1", "--backtest"], ["--backtest", "--from"]),
     "backtest of a target": (["--from", "STORE", "--backtest", "--n-heads", "8"], ["n_heads is 8", "leave it out"]),
@@ -287,12 +370,37 @@ MISTAKES = {
     "a base of a store": (["--from", "STORE", *TARGET, "--base", "tiny-l2h2"], ["base is 'tiny-l2h2'", "leave it out"]),
     "a scale of a store": (["--from", "STORE", *TARGET, "--rescaler-scale", "0.1"], ["rescaler_scale is 0.1"]),
     "two forms": (["--lr", "0.1", "--emit", "toml", "--json"], ["emit is 'toml'", "--json"]),
-    "neither": ([], ["--from STORE or --lr"]),
-    "both": (["--from", "STORE", "--lr", "0.1"], ["--from STORE or --lr"]),
+    "neither": ([], ["give either --from", "or --lr"]),
+    "both": (["--from", "STORE", "--lr", "0.1"], ["give either --from", "or --lr"]),
     "no store": (["--from", "nowhere"], ["nowhere is no store"]),
-    "a file of runs": (["--from", "FILE", *TARGET], ["runs.csv'", "what model", "give --lr", "--base"]),
-    "a file of runs and a base": (["--from", "FILE", "--base", "tiny-l2h2"], ["runs.csv'", "what model"]),
-    "backtest of a file": (["--from", "FILE", "--backtest"], ["runs.csv'", "`nugpt transfer-test` takes"]),
+    "a file without a base": (["--from", "FILE", *TARGET], ["base is not given", "runs.csv", "--base names a preset"]),
+    "a file without steps": (["--from", "FILE", "--base", "tiny-l2h2"], ["base_steps is not given", "--steps-column"]),
+    "a base of a length that its runs do not say": (
+        ["--from", "FILE", "--base", "tiny-l2h2", "--steps-column", "d"],
+        ["base_steps is not given", "give --base-steps"],
+    ),
+    "a file without a batch": (
+        ["--from", "FILE", "--base", "tiny-l2h2", "--base-steps", "9"],
+        ["base_batch is not given", "--base-batch", "--batch-column"],
+    ),
+    "a file without such a column": (["--from", "FILE", *BASE, "--width-column", "x"], ["width column is 'x'", "lr, "]),
+    "a file of another width": (["--from", "FILE", *BASE, "--width-column", "d"], ["d is 100 in", "multiple", "24"]),
+    "a file of half a layer": (
+        ["--from", "FILE", *BASE, "--layers-column", "half"],
+        ["half is 2.5 in", "whole number"],
+    ),
+    "a file of several groups": (["--from", "FILE", *BASE, "--group-column", "g"], ["2 groups (a, b)", "--group"]),
+    "a file without a group": (
+        ["--from", "FILE", *BASE, "--group-column", "g", "--group", "c"],
+        ["group is 'c'", "'a', 'b'"],
+    ),
+    "a file without groups": (["--from", "FILE", *BASE, "--group", "c"], ["group is 'c'", "--group-column"]),
+    "a file and a plan": (["--from", "FILE", *BASE, "--plan", "x"], ["plan is 'x'", "has no plans"]),
+    "a file and a loss": (["--from", "FILE", *BASE, "--loss", "val_loss"], ["loss is 'val_loss'", "--loss-column"]),
+    "a file that keeps": (["--from", "FILE", *BASE, "--keep"], ["--keep puts the recipe into a store"]),
+    "backtest of a file's target": (["--from", "FILE", "--backtest", "--n-heads", "8"], ["n_heads is 8", "leave it"]),
+    "columns of a store": (["--from", "STORE", *TARGET, "--lr-column", "x"], ["lr_column is 'x'", "is a store"]),
+    "columns of a rate": (["--lr", "0.1", "--width-column", "x"], ["width_column is 'x'", "no file of runs"]),
     "a packed store": (["--from", "PACKED", *TARGET], ["runs.tar.gz is a packed store: `nugpt store merge "]),
     "unknown table": (["--from", "STORE", *TARGET, "--parametrization", "completep"], ["'completep'", "ngpt, nugpt"]),
     "unknown plan": (["--from", "STORE", *TARGET, "--plan", "depths"], ["'depths'", "lengths, ngpt, widths"]),
@@ -320,7 +428,7 @@ MISTAKES = {
 def test_a_mistake_is_status_2_and_one_line(mistake: str, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words, named = MISTAKES[mistake]
     file = store.with_name("runs.csv")
-    file.write_text("lr,loss\n0.1,3.0\n", encoding="utf-8")
+    file.write_text("lr,loss,d,half,g\n0.1,3.0,100,2.5,a\n0.1,3.0,100,2.5,b\n", encoding="utf-8")
     packed = store.with_name("runs.tar.gz")
     packed.touch()
     places = {"STORE": str(store), "FILE": str(file), "PACKED": str(packed)}

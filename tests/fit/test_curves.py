@@ -281,17 +281,17 @@ def test_groups_are_what_differs_beyond_size() -> None:
 
 def test_a_users_own_rows_become_curves() -> None:
     rows = [
-        OwnRun(2.0**x, 3 + loss_at(x + 7), seed, width, "ours")
+        OwnRun(2.0**x, 3 + loss_at(x + 7), seed, (("width", width),), "ours")
         for width in (64, 128)
         for x in (-8, -7, -6)
         for seed in (0, 1)
     ]
-    curves = own_curves([*rows, OwnRun(0.5, None, 0, 64, "ours", "diverged")], "width", "table")
+    curves = own_curves([*rows, OwnRun(0.5, None, 0, (("width", 64),), "ours", "diverged")], "table")
     assert [dict(curve.label) for curve in curves] == [{"table": "ours", "width": 64}, {"table": "ours", "width": 128}]
     assert [len(curve.points) for curve in curves] == [7, 6]
     found: Answers = answer(curves)
     assert [path.name for path in found.paths] == ["width"]
-    for wrong in (OwnRun(0.0, 3.0), OwnRun(math.nan, 3.0), OwnRun(0.1, 3.0, 0, -1.0)):
+    for wrong in (OwnRun(0.0, 3.0), OwnRun(math.nan, 3.0), OwnRun(0.1, 3.0, 0, (("width", -1.0),))):
         with pytest.raises(ValueError, match="above 0"):
             own_curves([wrong])
 

@@ -68,8 +68,12 @@ def test_labels_in_words() -> None:
 
 def test_a_table_of_ones_own_has_a_picture_for_each_group_and_a_series_for_each_size() -> None:
     made = own_curves(
-        [OwnRun(lr, 3.0, 0, size, group) for group in ("a", "b") for size in (256.0, 512.0) for lr in (0.1, 0.2)],
-        "config.width",
+        [
+            OwnRun(lr, 3.0, 0, (("config.width", size),), group)
+            for group in ("a", "b")
+            for size in (256.0, 512.0)
+            for lr in (0.1, 0.2)
+        ],
         "config.method",
     )
     found = panels(from_curves("runs.csv", made))

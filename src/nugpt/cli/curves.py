@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nugpt.cli.own_runs import Columns, read_table
+from nugpt.cli.own_runs import Columns, RunColumns, read_table
 
 if TYPE_CHECKING:
     from nugpt.fit.alignment import AlignmentRun
@@ -48,20 +48,27 @@ class CurveSet:
 
 def read_curves(source: Path, origin: Origin) -> list[CurveSet]:
     """The curves of a store's plans, or of a CSV or JSONL file."""
+    check_heeded(source, origin, origin.columns)
     if source.is_dir():
-        for option, name in origin.columns.given().items():
+        return store_curves(source, origin)
+    curves, notes = read_table(source, origin.columns)
+    return [CurveSet(source.name, None, tuple(curves), tuple(notes))]
+
+
+def check_heeded(source: Path, origin: OfStore, columns: RunColumns) -> None:
+    """What chooses among a store's curves needs a store, and columns a file."""
+    if source.is_dir():
+        for option, name in columns.given().items():
             raise ValueError(
                 f"{option} is {name!r}, but {source} is a store, whose runs say what they are: leave it out"
             )
-        return store_curves(source, origin)
+        return
     if not source.is_file():
         raise ValueError(f"{source} is no store and no file: give a store, or a .csv or .jsonl file of runs")
     if origin.plan is not None:
         raise ValueError(f"plan is {origin.plan!r}, but {source} is a file of runs and has no plans")
     if origin.loss is not None:
         raise ValueError(f"loss is {origin.loss!r}, but {source} is a file of runs: --loss-column says which loss")
-    curves, notes = read_table(source, origin.columns)
-    return [CurveSet(source.name, None, tuple(curves), tuple(notes))]
 
 
 def store_curves(path: Path, origin: OfStore) -> list[CurveSet]:

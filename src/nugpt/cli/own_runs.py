@@ -25,7 +25,7 @@ MISSING = ("", "none", "null", "-")
 
 
 @dataclass(frozen=True)
-class Columns:
+class RunColumns:
     """A table of the user's own runs: which column is what."""
 
     lr_column: str | None = None
@@ -33,8 +33,6 @@ class Columns:
     loss_column: str | None = None
     """Final losses, by default the column loss; NaN, infinity and `diverged` count as diverged, an empty cell as no
     result."""
-    size_column: str | None = None
-    """What grows: width, layers, steps. Without it all runs are of one size."""
     seed_column: str | None = None
     """Seeds, which pair runs across learning rates; without it repeated learning rates count as seeds, in order."""
     group_column: str | None = None
@@ -51,8 +49,44 @@ class Columns:
         """The options that are given."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
+    def sizes(self) -> dict[str, str]:
+        """What grows, by the name that its curves have → its column."""
+        return {}
 
-def read_table(path: Path, columns: Columns) -> tuple[list[Measured], list[str]]:
+
+@dataclass(frozen=True)
+class Columns(RunColumns):
+    """With one column of sizes, whatever it is that grows."""
+
+    size_column: str | None = None
+    """What grows: width, layers, steps. Without it all runs are of one size."""
+
+    def sizes(self) -> dict[str, str]:
+        """By the column's own name."""
+        return {} if self.size_column is None else {self.size_column: self.size_column}
+
+
+@dataclass(frozen=True)
+class ModelColumns(RunColumns):
+    """Of a file of your own runs: which column is what."""
+
+    width_column: str | None = None
+    """d_model of each run; that of --base without it."""
+    layers_column: str | None = None
+    """Blocks of each run; those of --base without it."""
+    steps_column: str | None = None
+    """Iterations of each run; --base-steps without it."""
+    batch_column: str | None = None
+    """Sequences per step of each run; --base-batch without it."""
+
+    def sizes(self) -> dict[str, str]:
+        """By the names of a run's fields."""
+        named = {"d_model": self.width_column, "n_layers": self.layers_column}
+        named |= {"steps": self.steps_column, "batch": self.batch_column}
+        return {name: column for name, column in named.items() if column is not None}
+
+
+def read_table(path: Path, columns: RunColumns) -> tuple[list[Measured], list[str]]:
     """The curves of a file of runs, and what there is to say about rows that do not count by themselves."""
     from nugpt.fit.measured import own_curves
 
@@ -63,13 +97,14 @@ def read_table(path: Path, columns: Columns) -> tuple[list[Measured], list[str]]
     rows = list(readers[path.suffix](path))
     if not rows:
         raise ValueError(f"{path} has no rows")
-    named, there = columns.named(), list(dict.fromkeys(key for _, row in rows for key in row))
+    named, sizes, there = columns.named(), columns.sizes(), list(dict.fromkeys(key for _, row in rows for key in row))
     for what, name in named.items():
         if name not in there:
             raise ValueError(f"{what} column is {name!r}, but {path} has the columns {', '.join(there)}")
     left_out: Counter[str] = Counter()
     seeds: dict[str, int] = {}
-    runs = [run for where, row in rows if (run := _own_run(row, named, seeds, left_out, f"{path}:{where}")) is not None]
+    read = (_own_run(row, named, sizes, seeds, left_out, f"{path}:{where}") for where, row in rows)
+    runs = [run for run in read if run is not None]
     if not runs:
         raise ValueError(f"{path}: no row has a result ({', '.join(f'{n} {why}' for why, n in left_out.items())})")
     notes = [f"left out: {count} {why}" for why, count in left_out.items()]
@@ -78,14 +113,14 @@ def read_table(path: Path, columns: Columns) -> tuple[list[Measured], list[str]]
         notes += told
     else:
         runs = _numbered(runs)
-    return own_curves(runs, named.get("size", "size"), named.get("group", "group")), notes
+    return own_curves(runs, named.get("group", "group")), notes
 
 
 def _without_repeats(runs: Sequence[OwnRun]) -> tuple[list[OwnRun], list[str]]:
     """Rows that say the same twice count once; what else has the same learning rate and seed is averaged by the fit."""
     once = list(dict.fromkeys(runs))
     notes = [f"left out: {len(runs) - len(once)} repeated"] if len(once) < len(runs) else []
-    again = len(once) - len({(run.group, run.size, run.lr, run.seed) for run in once})
+    again = len(once) - len({(run.group, run.sizes, run.lr, run.seed) for run in once})
     if again:
         notes.append(f"averaged: {again} with the learning rate and seed of another row")
     return once, notes
@@ -93,10 +128,10 @@ def _without_repeats(runs: Sequence[OwnRun]) -> tuple[list[OwnRun], list[str]]:
 
 def _numbered(runs: Sequence[OwnRun]) -> list[OwnRun]:
     """Without seeds, the first run at each learning rate is of one seed, the second of another."""
-    seen: Counter[tuple[str, float | None, float]] = Counter()
+    seen: Counter[tuple[object, ...]] = Counter()
     found = []
     for run in runs:
-        place = (run.group, run.size, run.lr)
+        place = (run.group, run.sizes, run.lr)
         found.append(replace(run, seed=seen[place]))
         seen[place] += 1
     return found
@@ -157,7 +192,12 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _own_run(
-    row: Mapping[str, str], named: Mapping[str, str], seeds: dict[str, int], left_out: Counter[str], where: str
+    row: Mapping[str, str],
+    named: Mapping[str, str],
+    sizes: Mapping[str, str],
+    seeds: dict[str, int],
+    left_out: Counter[str],
+    where: str,
 ) -> OwnRun | None:
     """The run of one row; none where it has no result, which is counted."""
     from nugpt.fit.measured import OwnRun
@@ -180,7 +220,7 @@ def _own_run(
         lr=_positive(cells["lr"], f"{where}: {named['lr']}"),
         loss=_float(loss, f"{where}: {named['loss']}") if status == "done" else None,
         seed=seeds.setdefault(cells.get("seed", ""), len(seeds)),
-        size=_positive(cells["size"], f"{where}: {named['size']}") if "size" in cells else None,
+        sizes=tuple((name, _positive(row.get(at, "").strip(), f"{where}: {at}")) for name, at in sizes.items()),
         group=cells.get("group", ""),
         status=status,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.answers import ends, finite, nats, span, warn
-from nugpt.cli.curves import OfStore, store_curves
+from nugpt.cli.answers import nats, span, warn
+from nugpt.cli.backtested import AXES, backtest_facts, print_backtest
+from nugpt.cli.curves import OfStore, check_heeded, store_curves
+from nugpt.cli.own_runs import ModelColumns
+from nugpt.cli.own_sweep import own_sweep
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
 from nugpt.cli.show import number, print_json, print_table
 from nugpt.cli.store import check_unpacked
 from nugpt.spec import checks
 
 if TYPE_CHECKING:
-    from nugpt.fit.backtest import Backtest
-    from nugpt.fit.curves import Answers, CurveAnswer
+    from nugpt.fit.curves import Answers
     from nugpt.fit.forecast import Forecast
     from nugpt.fit.recommend import Reach, Recommendation
     from nugpt.spec.parametrization import Parametrization
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 EMITTED = ("toml", "json", "titan", "rules")
 KEPT = "recommendation.json"
-AXES = {"width": "width (d_model)", "layers": "depth (layers)", "steps": "horizon (steps)", "batch": "batch (tokens)"}
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ class Recommend:
     """From a sweep, or a base learning rate, to a target: its learning rates, what they rest on and what they cost."""
 
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """A store whose sweeps the recommendation rests on; with a file of runs, --lr and --base instead."""
+    """What the recommendation rests on: a store, or a .csv or .jsonl file of your own runs."""
     lr: float | None = None
-    """Instead of a store: the base's best learning rate, taken as given."""
+    """Instead of a sweep: the base's best learning rate, taken as given."""
     target: TargetShape = TargetShape()
     parametrization: str = "nugpt"
-    """The table: of the store's curves by its name; with --lr a built-in one or the path of a TOML file."""
+    """The table: of the store's curves by its name; with a file or --lr a built-in one or the path of a TOML file."""
     group: str | None = None
-    """Of the store's curves of that table: the group of this name, where there are several."""
+    """Where there are several: of the store's curves of that table the group of this name, or of the file's rows."""
     origin: Annotated[OfStore, AMONG_OPTIONS] = OfStore()
+    columns: ModelColumns = ModelColumns()
     base: BaseShape = BaseShape()
     level: float = 0.90
     """Of the intervals."""
@@ -101,9 +103,10 @@ class Recommend:
 
         check_level(self.level)
         if (self.source is None) == (self.lr is None):
-            raise ValueError("give either --from STORE or --lr, the base's best learning rate")
+            raise ValueError("give either --from, a store or a file of runs, or --lr, the base's best learning rate")
         if self.source is not None:
-            _check_no_file(self.source, self.backtest)
+            check_unpacked(self.source)
+            check_heeded(self.source, self.origin, self.columns)
         if self.emit is not None and self.emit not in EMITTED:
             raise ValueError(f"emit is {self.emit!r}, but must be one of {', '.join(EMITTED)}")
         if self.out is not None:
@@ -113,7 +116,7 @@ class Recommend:
         if self.backtest:
             return self._backtest()
         self._check_heeded()
-        if self.keep and self.source is None:
+        if self.keep and (self.source is None or self.source.is_file()):
             raise ValueError("--keep puts the recipe into a store, but none is given with --from")
         if self.keep and self.source is not None:
             from nugpt.store.archive import is_archive
@@ -126,7 +129,7 @@ class Recommend:
                 )
             if self.source.is_dir():
                 check_writable(self.source, "from")
-        found = self._from_store(self.source) if self.source is not None else self._from_lr()
+        found = self._from_sweep(self.source) if self.source is not None else self._from_lr()
         if self.tflops is not None:
             found.gpu_hours(self.tflops)  # refused before anything is printed
         for warning in found.warnings:
@@ -142,7 +145,9 @@ class Recommend:
             for name, value in of_store.items():
                 if value is not None:
                     raise ValueError(f"{name} is {value!r}, but chooses among the curves of a store: give --from")
-        else:
+            for name, value in self.columns.given().items():
+                raise ValueError(f"{name} is {value!r}, but no file of runs is given with --from")
+        elif self.source.is_dir():
             for name, value in vars(self.base).items():
                 if value is not None:
                     raise ValueError(
@@ -151,13 +156,32 @@ class Recommend:
         if self.json and self.emit is not None:
             raise ValueError(f"emit is {self.emit!r}, but --json prints something else: leave one of them out")
 
-    def _answers(self, store: Path) -> Answers:
-        """What the store's curves of this table say, those of all plans together."""
+    def _answers(self, source: Path) -> tuple[Answers, str, str | None]:
+        """What the source's curves of this table say, the table's name, and the group that is asked for."""
+        from nugpt.fit.curves import answer
+        from nugpt.spec.table_file import load_table
+
+        if source.is_dir():
+            return self._of_store(source), self.parametrization, self.group
+        table = load_table(self.parametrization)
+        given = {**self.target.model(), "n_heads": self._heads()}
+        curves, notes = own_sweep(source, self.columns, table, self.base, given, self.group)
+        for note in notes:
+            warn(note)
+        return answer(curves, self.level), table.name, None  # one group: its rows were chosen
+
+    def _heads(self) -> int | None:
+        from nugpt.spec.scales import preset
+
+        if self.target.n_heads is None and self.target.preset is not None:
+            return preset(self.target.preset)[1].n_heads
+        return self.target.n_heads
+
+    def _of_store(self, store: Path) -> Answers:
+        """Those of all its plans together."""
         from nugpt.fit.curves import answer
         from nugpt.fit.measured import pooled
 
-        if not store.is_dir():
-            raise ValueError(f"{store} is no store: a recommendation needs the specs of its runs")
         planned = pooled(curve for one in store_curves(store, self.origin) for curve in one.curves)
         curves = [curve for curve in planned if curve.points]
         of_table = [c for c in curves if c.spec is not None and c.spec.table.name == self.parametrization]
@@ -170,10 +194,10 @@ class Recommend:
         if self.source is None:
             raise ValueError("--backtest goes through the sizes of a store, but none is given with --from")
         self._check_backtest()
-        answers = self._answers(self.source)
-        groups = groups_of(answers, self.parametrization)
-        if self.group is not None:
-            groups = [choose_group(answers, self.parametrization, self.group)]
+        answers, table, group_name = self._answers(self.source)
+        groups = groups_of(answers, table)
+        if group_name is not None:
+            groups = [choose_group(answers, table, group_name)]
         found = {}
         for group in groups:
             sizes = backtest(answers, group)
@@ -188,12 +212,13 @@ class Recommend:
             print_json({"level": self.level, "groups": facts})
         else:
             for name, (sizes, others) in found.items():
-                _print_backtest(name, sizes, others)
+                print_backtest(name, sizes, others)
         return 0
 
     def _check_backtest(self) -> None:
         """Its targets are the swept sizes, it says nothing that could be written, and it goes as far as they reach."""
-        targets = {**vars(self.target), **vars(self.base)}
+        of_file = self.source is not None and self.source.is_file()
+        targets = {**vars(self.target), **({} if of_file else vars(self.base))}
         for name, value in targets.items():
             if value is not None:
                 raise ValueError(
@@ -204,11 +229,11 @@ class Recommend:
             if value is not None:
                 raise ValueError(f"{name} is {value!r}, but --backtest has no use for it: leave it out")
 
-    def _from_store(self, store: Path) -> Recommendation:
+    def _from_sweep(self, source: Path) -> Recommendation:
         from nugpt.fit.recommend import choose_group, recommend
 
-        answers = self._answers(store)
-        group = choose_group(answers, self.parametrization, self.group)
+        answers, table, group_name = self._answers(source)
+        group = choose_group(answers, table, group_name)
         members = [one.curve.spec for one in answers.curves if one.curve.group == group]
         target = self._retargeted([spec for spec in members if spec is not None])
         return recommend(answers, group, target, self.level, self.force)
@@ -304,16 +329,6 @@ class Recommend:
             _print(found, self.tflops)
 
 
-def _check_no_file(source: Path, backtest: bool) -> None:
-    """A file of one's own runs has no sizes of a whole model: say which command takes it, or what comes of it."""
-    check_unpacked(source)
-    if source.is_file():
-        way = "in its place give --lr, the best η that `nugpt fit` finds in it, and --base, the size it is of"
-        if backtest:
-            way = "`nugpt transfer-test` takes a file"
-        raise ValueError(f"from is {str(source)!r}, but a file does not say what model its runs were of: {way}")
-
-
 def _check_out(out: Path, form: str) -> None:
     """A new file in a folder that is there, whose ending is the one that its form is read by."""
     from nugpt.store.atomic import check_writable
@@ -393,97 +408,6 @@ def _loss_line(found: Forecast) -> str:
         return f"loss     no forecast: {found.why_not}"
     source = "as found there" if found.sizes == 1 else f"by a law through {found.sizes} sizes"
     return f"loss     {found.loss:.3f} at the best η, {found.level:.0%} interval {span(found.interval, 3)}, {source}"
-
-
-def backtest_facts(tested: Sequence[Backtest], others: Sequence[CurveAnswer]) -> dict[str, Any]:
-    """Every size and the sums as plain values; an end without a bound is null."""
-    from nugpt.fit.backtest import tally
-
-    rows = []
-    for one in tested:
-        best, said = one.found.optimum, one.said
-        assert said.interval is not None
-        rows.append(
-            {
-                "size": dict(one.found.curve.sizes),
-                "from": said.nearest,
-                "said": {"log2_lr": said.plain, "interval": ends(said.interval)},
-                "found": {"log2_lr": best.log2_lr, "interval": ends(best.interval), "seeds": best.seeds},
-                "off": one.off,
-                "agrees": one.agrees,
-                "recommended_log2_lr": said.log2_lr,
-                "paid": {"nats": finite(one.paid.nats), "interval": ends(one.paid.interval)},
-                "kept": {
-                    "log2_lr": said.nearest_log2_lr,
-                    "nats": finite(one.kept.nats),
-                    "interval": ends(one.kept.interval),
-                },
-                "expected": said.expected,
-                "loss": _loss_tested(one),
-            }
-        )
-    left_out = [{"size": dict(one.curve.sizes), "verdict": one.optimum.verdict} for one in others]
-    sums = {name: finite(value) for name, value in asdict(tally(tested)).items()} if tested else None
-    return {"sizes": rows, "not_tested": left_out, "tally": sums}
-
-
-def _loss_tested(one: Backtest) -> dict[str, Any] | None:
-    """The loss that was said and the one that was found; none where nothing was said."""
-    said, best = one.said.loss, one.found.optimum
-    if said is None or said.loss is None or said.interval is None:
-        return None
-    assert best.loss_interval is not None
-    return {
-        "said": {"nats": said.loss, "interval": ends(said.interval), "sizes": said.sizes},
-        "found": {"nats": best.loss, "interval": ends(best.loss_interval)},
-        "inside": one.loss_inside,
-    }
-
-
-def _print_backtest(name: str, tested: Sequence[Backtest], others: Sequence[CurveAnswer]) -> None:
-    if tested:
-        _print_tested(name, tested)
-    for other in others:
-        at = ", ".join(f"{AXES[axis]} {size:g}" for axis, size in other.curve.sizes.items())
-        why = other.optimum.verdict if other.optimum.log2_lr is None else "none below it has an enclosed optimum"
-        print(f"not tested, {name}: {at}: {why}")
-
-
-def _print_tested(name: str, tested: Sequence[Backtest]) -> None:
-    from nugpt.fit.backtest import tally
-
-    rows = []
-    for one in tested:
-        best, said = one.found.optimum, one.said
-        assert said.interval is not None
-        rows.append(
-            [
-                *(f"{size:g}" for size in one.found.curve.sizes.values()),
-                *(f"{said.plain:.2f}", span(said.interval)),
-                *(f"{best.log2_lr:.2f}", span(best.interval)),
-                f"{one.off:+.2f}",
-                "yes" if one.agrees else "no",
-                f"{said.log2_lr:.2f}",
-                nats(one.paid.nats),
-                nats(one.kept.nats),
-            ]
-        )
-    columns = ["d_model", "layers", "steps", "batch", "said", "interval", "found", "interval"]
-    columns += ["octaves off", "agree", "log2 η", "nats paid", "η kept"]
-    title = f"{name}: the best log2 η as smaller sizes say it and as it was found; what their recommendation costs"
-    print_table(columns, rows, title=title, right=(0, 1, 2, 3, 4, 6, 8, 10, 11, 12))
-    sums = tally(tested)
-    most = f"{sums.failed} would have failed" if sums.failed else f"{sums.most:.4f} at most"
-    print(
-        f"{sums.agree} of {sums.sizes} agree within their {tested[0].said.level:.0%} intervals taken together; paid "
-        f"{sums.paid:.4f} nats on average and {most}, where {sums.expected:.4f} were expected; "
-        f"keeping the best η of the nearest smaller size would have cost {sums.kept:.4f} on average"
-    )
-    if sums.loss_off is not None:
-        print(
-            f"loss at the best η: said of {sums.losses}, {sums.losses_inside} of them found within the interval, "
-            f"{sums.loss_off:.3f} nats off on average"
-        )
 
 
 def _reach_row(reach: Reach) -> list[str]:

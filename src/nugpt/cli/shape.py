@@ -102,6 +102,8 @@ class BaseShape:
     """Iterations of the base run."""
     base_batch: int | None = None
     """Sequences per step of the base run."""
+    base_seq_len: int | None = None
+    """Tokens of a sequence of the base run."""
     rescaler_scale: float | None = None
     """The constant c of the rescalers' scale; 0.03 at the paper's base, base width^(-1/2) elsewhere."""
 
@@ -110,6 +112,8 @@ class BaseShape:
         if self == BaseShape():
             return scale.base
         own, model = (scale, scale.base_model) if self.base is None else preset(self.base)
+        if self.base_seq_len is not None:
+            model = replace(model, seq_len=whole(self.base_seq_len, "base_seq_len"))
         steps = own.base_steps if self.base_steps is None else self.base_steps
         extent = Extent.of(model, steps, own.batch if self.base_batch is None else self.base_batch)
         if self.base_head_dim is not None:

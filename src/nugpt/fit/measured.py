@@ -84,26 +84,36 @@ class OwnRun:
     lr: float
     loss: float | None
     seed: int = 0
-    size: float | None = None
+    sizes: tuple[tuple[str, float], ...] = ()  # what grows → how large, the same names in every row
     group: str = ""
     status: str = "done"
 
 
-def own_curves(runs: Iterable[OwnRun], size_name: str = "size", group_name: str = "group") -> list[Measured]:
-    """A user's own runs as curves: one for each group and size, in that order."""
-    points: dict[tuple[str, float | None], list[Point]] = {}
+def own_curves(runs: Iterable[OwnRun], group_name: str = "group") -> list[Measured]:
+    """A user's own runs as curves: one for each group and sizes, in that order."""
+    points: dict[tuple[str, tuple[tuple[str, float], ...]], list[Point]] = {}
     for run in runs:
-        if not math.isfinite(run.lr) or run.lr <= 0:
-            raise ValueError(f"lr is {run.lr!r}, but must be a finite number above 0")
-        if run.size is not None and (not math.isfinite(run.size) or run.size <= 0):
-            raise ValueError(f"{size_name} is {run.size!r}, but must be a finite number above 0")
+        for name, value in (("lr", run.lr), *run.sizes):
+            if not math.isfinite(value) or value <= 0:
+                raise ValueError(f"{name} is {value!r}, but must be a finite number above 0")
         point = Point(math.log2(run.lr), run.loss, run.seed, run.status)
-        points.setdefault((run.group, run.size), []).append(point)
+        points.setdefault((run.group, run.sizes), []).append(point)
     found = []
-    for (group, size), members in sorted(points.items(), key=lambda item: (item[0][0], item[0][1] or 0.0)):
-        sizes = {} if size is None else {size_name: size}
-        label: dict[str, str | float] = ({group_name: group} if group else {}) | sizes
-        found.append(Measured(label, group, sizes, tuple(members)))
+    for (group, sizes), members in sorted(points.items()):
+        label: dict[str, str | float] = ({group_name: group} if group else {}) | dict(sizes)
+        found.append(Measured(label, group, dict(sizes), tuple(members)))
+    return found
+
+
+def as_runs(curves: Iterable[Measured], run_at: Callable[[Mapping[str, float]], RunSpec]) -> list[Measured]:
+    """A user's own curves as those of runs whose model and table are known, by the sizes of each; all are one group."""
+    found: list[Measured] = []
+    for curve in curves:
+        spec = run_at(curve.sizes)
+        group = found[0].group if found else group_key(spec)
+        label: Label = {"table": spec.table.name, "layers": spec.model.n_layers, "heads": spec.model.n_heads}
+        label = {**label, "steps": spec.steps, "batch": spec.batch}
+        found.append(replace(curve, label=label, group=group, sizes=sizes_of(spec.extent), spec=spec))
     return found
 
 

@@ -174,7 +174,7 @@ def recommend(
         nearest=nearest.curve.name,
         warnings=(*_warnings(answers, group, reaches, members), *_one_seed(nearest)),
         flops=run_flops(target),
-        tuning_flops=sum(record.flops for record in records.values()),
+        tuning_flops=sum(record.flops for record in records.values()) or sum(_whole_flops(one) for one in members),
         runs=tuple(records),
         loss=_forecast(known, nearest, target, level),
     )
@@ -208,6 +208,12 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
         tuning_flops=None,
         runs=(),
     )
+
+
+def _whole_flops(one: CurveAnswer) -> float:
+    """Of runs without records, as if each had gone to its end."""
+    assert one.curve.spec is not None
+    return run_flops(one.curve.spec) * len(one.curve.points)
 
 
 def _forecast(known: Sequence[CurveAnswer], nearest: CurveAnswer, target: RunSpec, level: float) -> Forecast:
