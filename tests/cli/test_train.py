@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from tests.engines.small import checkpoint_names, contents, directory_of, make_d
 
 import nugpt
 from nugpt.cli.main import main
-from nugpt.data import TokenDataset, open_dataset
+from nugpt.data import TokenDataset, cached_embedded, open_dataset
+from nugpt.spec.recipe import NO_DATA, recipe_of
 from nugpt.spec.record import RunRecord
+from nugpt.spec.run import RunSpec, Start
+from nugpt.spec.toml import to_toml
 from nugpt.store import RunDirectory, Store, load_checkpoint
 
 Train = Callable[..., int]
@@ -331,6 +335,137 @@ def test_in_a_terminal_there_is_a_bar(train: Train, tmp_path: Path, monkeypatch:
     assert "tokens/s" in shown
     assert re.search(r"loss \d\.\d{4}", shown)
     assert "validation loss" not in shown  # which would break the bar
+
+
+# --- a recipe
+
+
+def written(path: Path, values: dict[str, Any]) -> str:
+    """The recipe in a file of the form that its ending says, which is named."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_toml(values) if path.suffix == ".toml" else json.dumps(values))
+    return str(path)
+
+
+@pytest.fixture
+def recipe(train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> RunSpec:
+    """A run that has been trained from options, whose recipe is then written."""
+    assert train("--lr", "0.05", "--seed", "3", "--multiplier", "output", "0.5") == 0
+    capsys.readouterr()
+    return only_run(tmp_path / "runs").spec()
+
+
+@pytest.mark.parametrize("form", ["recipe.json", "recipe.toml", "a run's spec"])
+def test_a_recipe_is_the_run_that_its_options_were(
+    recipe: RunSpec, dataset: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    before = contents(tmp_path / "runs")
+    path = tmp_path / "runs" / recipe.hash / "spec.json"
+    if form != "a run's spec":
+        path = Path(written(tmp_path / form, recipe_of(recipe)))
+    where = ["--data", str(dataset.path), "--device", "cpu"]
+    assert main(["train", "--recipe", str(path), *where, "--store", str(tmp_path / "runs")]) == 0
+    assert "nugpt η 0.05 seed 3: " in capsys.readouterr().out
+    assert contents(tmp_path / "runs") == before  # it is that very run, which is done
+
+    assert main(["train", "--recipe", str(path), *where, "--store", str(tmp_path / "afresh")]) == 0
+    first, afresh = (only_run(tmp_path / store).record() for store in ("runs", "afresh"))
+    assert first is not None
+    assert afresh is not None
+    assert (afresh.hash, afresh.val_loss) == (first.hash, first.val_loss)
+
+
+def test_a_recipe_without_data_takes_the_hash_of_those_given(
+    recipe: RunSpec, dataset: TokenDataset, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "recipe.json", recipe_of(replace(recipe, data=NO_DATA)))
+    words = ["train", "--recipe", path, "--data", str(dataset.path), "--store", str(tmp_path / "afresh")]
+    assert main([*words, "--device", "cpu"]) == 0
+    assert only_run(tmp_path / "afresh").spec() == recipe
+
+
+def test_seeds_and_precision_replace_those_of_a_recipe(recipe: RunSpec, dataset: TokenDataset, tmp_path: Path) -> None:
+    path = written(tmp_path / "recipe.json", recipe_of(recipe))
+    words = ["train", "--recipe", path, "--data", str(dataset.path), "--store", str(tmp_path / "afresh")]
+    assert main([*words, "--device", "cpu", "--seed", "0", "1", "--precision", "bfloat16"]) == 0
+    specs = sorted((run.spec() for run in Store(tmp_path / "afresh").runs()), key=lambda spec: spec.seed)
+    assert specs == [replace(recipe, seed=seed, precision="bfloat16") for seed in (0, 1)]
+
+
+def test_a_recipe_found_on_the_embedded_corpus_needs_no_data(
+    recipe: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = replace(recipe, data="0123456789abcdef", model=replace(recipe.model, vocab_size=384))
+    words = ["train", "--device", "cpu", "--store", str(tmp_path / "afresh"), "--recipe"]
+    assert main([*words, written(tmp_path / "none.json", recipe_of(run))]) == 2  # it is not prepared
+    check_complaint(capsys.readouterr().err, "none.json names the data set 0123456789abcdef: --data is a directory")
+
+    embedded = cached_embedded("bpe:384")
+    assert main([*words, written(tmp_path / "other.json", recipe_of(run))]) == 2  # it is not that
+    check_complaint(capsys.readouterr().err, "other.json names the data set 0123456789abcdef")
+    run = replace(run, data=embedded.content_hash)
+    assert main([*words, written(tmp_path / "recipe.json", recipe_of(run))]) == 0
+    assert only_run(tmp_path / "afresh").spec() == run
+
+
+BESIDE_A_RECIPE: dict[str, tuple[list[str], str]] = {
+    "lr": (["--lr", "0.1"], "lr is (0.1,)"),
+    "preset": (["--preset", "lab-l4h4"], "preset is 'lab-l4h4'"),
+    "steps": (["--steps", "10"], "steps is 10"),
+    "batch": (["--batch", "4"], "batch is 4"),
+    "width": (["--n-heads", "3"], "n_heads is 3"),
+    "schedule": (["--schedule", "linear"], "schedule is 'linear'"),
+    "table": (["--parametrization", "ngpt"], "parametrization is 'ngpt'"),
+    "other weights": (["--start-from", "abc"], "start_from is 'abc'"),
+    "a longer run": (["--extend", "abc"], "extend is 'abc'"),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_A_RECIPE)
+def test_what_a_recipe_says_is_not_said_again(
+    dataset: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    more, word = BESIDE_A_RECIPE[name]
+    words = ["train", "--recipe", "r.json", "--data", str(dataset.path), "--store", str(tmp_path / "runs")]
+    assert main([*words, *more]) == 2
+    check_complaint(capsys.readouterr().err, f"{word}, but r.json says what the run is: leave it out")
+
+
+def test_a_mistake_with_a_recipe_leaves_no_run(
+    recipe: RunSpec, dataset: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = replace(recipe, model=replace(recipe.model, vocab_size=256))
+    begun = replace(recipe, start=Start("weights", "0123456789abcdef"))
+    values = recipe_of(recipe)
+    values["resolved"]["rows"]["hidden"]["lr"] *= 2
+    mistakes = {
+        "of no file": ([str(tmp_path / "no.json"), "--data", str(dataset.path)], "no.json' is no file"),
+        "without data": (
+            [written(tmp_path / "unknown.json", recipe_of(replace(recipe, data=NO_DATA)))],
+            "unknown.json names no data set: --data is a directory made by `nugpt data prepare`",
+        ),
+        "of another vocabulary": (
+            [written(tmp_path / "narrow.json", recipe_of(narrow)), "--data", str(dataset.path)],
+            "vocab_size is 256, but the data's tokenizer needs at least 384",
+        ),
+        "from a checkpoint": (
+            [written(tmp_path / "begun.json", recipe_of(begun)), "--data", str(dataset.path)],
+            "starts from checkpoint 0123456789abcdef",
+        ),
+        "changed by hand": (
+            [written(tmp_path / "changed.json", values), "--data", str(dataset.path)],
+            "as the learning rate of hidden",
+        ),
+        "seed twice": (
+            [written(tmp_path / "recipe.json", recipe_of(recipe)), "--data", str(dataset.path), "--seed", "1", "1"],
+            "seed is (1, 1)",
+        ),
+    }
+    for words, complaint in mistakes.values():
+        assert main(["train", "--device", "cpu", "--store", str(tmp_path / "afresh"), "--recipe", *words]) == 2
+        check_complaint(capsys.readouterr().err, complaint)
+        assert not (tmp_path / "afresh").exists()
 
 
 # --- mistakes

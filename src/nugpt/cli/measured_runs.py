@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from nugpt.cli.run_arguments import Carrier, RunArguments
+from nugpt.cli.run_arguments import Carrier, RunArguments, differing
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import counted
 
@@ -66,7 +66,7 @@ class Chosen:
         usual = Chosen(self.store, self.runs, self.plan, self.again)
         if self.again:  # it trains, on the runs' own data
             usual = replace(usual, carrier=self.carrier, arguments=replace(usual.arguments, data=self.arguments.data))
-        for name, value in _differing(self, usual):
+        for name, value in differing(self, usual):
             raise ValueError(f"{name} is {value!r}, but --runs and --plan read runs that a store has: leave it out")
 
     @property
@@ -194,16 +194,6 @@ class Chosen:
                 f"{dataset.content_hash}: give --data with the directory that has the first"
             )
         return dataset
-
-
-def _differing(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
-    """The fields in which two values of one class differ, wherever they stand."""
-    for place in fields(one):
-        here, there = getattr(one, place.name), getattr(other, place.name)
-        if is_dataclass(here):
-            yield from _differing(here, there)
-        elif here != there:
-            yield place.name, str(here) if isinstance(here, Path) else here
 
 
 def unmeasured(directories: list[RunDirectory], kind: str) -> list[str]:

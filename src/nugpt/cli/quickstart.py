@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Quickstart:
         """Sweep, fit, recommend, report, and say what was learned."""
         from nugpt.cli.curves import Origin, read_curves
         from nugpt.cli.launch import Execution
-        from nugpt.cli.recommend import Recommend, TargetShape
+        from nugpt.cli.recommend import KEPT, Recommend, TargetShape
         from nugpt.cli.report import Report
         from nugpt.cli.study import Study
         from nugpt.fit.claims import verdicts
@@ -47,12 +48,13 @@ class Quickstart:
         Report(store=store, out=self.out / "report", title="nugpt quickstart").run()
         (swept,) = read_curves(store, Origin(plan=f"{PLAN}-tiny"))
         answers = answer(swept.curves)
-        _print_learned(answers, verdicts(STUDIES[PLAN].claims, answers), self.out)
+        recipe = store / KEPT
+        _print_learned(answers, verdicts(STUDIES[PLAN].claims, answers), self.out, recipe if recipe.is_file() else None)
         return 0
 
 
-def _print_learned(answers: Answers, judged: Sequence[Verdict], out: Path) -> None:
-    """What this sweep says, in five lines, and what it cannot say."""
+def _print_learned(answers: Answers, judged: Sequence[Verdict], out: Path, recipe: Path | None) -> None:
+    """What this sweep says, what it cannot say, and what to do next."""
     print("\nWhat was learned:")
     for number, path in enumerate(answers.paths[:2], 1):
         name, moves = answers.names.get(path.group, path.group), path.drift.interval
@@ -63,8 +65,13 @@ def _print_learned(answers: Answers, judged: Sequence[Verdict], out: Path) -> No
         print(f"{number}. {name}: the best η {slope}.")
     print(f"3. {_decided(judged)}")
     print(f"4. Every number leads back to its run: open {out / 'report' / 'report.html'}.")
-    print("5. Next: nugpt study width-fixed-steps --scale lab --data DIR --run (one GPU), or a grid of your own:")
-    print("   nugpt sweep --name mine --preset tiny-l2h2 --seed 0 1 2 --vary parametrization=ngpt,nugpt --run")
+    print("5. Next, by what you want:")
+    if recipe is not None:
+        print(f"   the model recommended above:  nugpt train --recipe {quote(str(recipe))}")
+    print("   a sweep on one GPU:           nugpt study width-fixed-steps --scale lab --data DIR --run")
+    print(
+        "   a grid of your own:           nugpt sweep --name mine --seed 0 1 2 --vary parametrization=ngpt,nugpt --run"
+    )
 
 
 def _decided(judged: Sequence[Verdict]) -> str:

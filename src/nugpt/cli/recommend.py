@@ -87,7 +87,7 @@ class Recommend:
     tflops: float | None = None
     """10¹² FLOP/s that each GPU achieves, for GPU-hours."""
     emit: str | None = None
-    """Print a file instead: toml, json or titan (the recipe, titan for many GPUs), rules (regex → values)."""
+    """Print a file instead: toml, json or titan (a recipe, for `nugpt train` and `launch`), rules (regex → values)."""
     out: Path | None = None
     """Write what --emit gives to this file."""
     keep: bool = False

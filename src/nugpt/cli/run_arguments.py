@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -138,6 +139,16 @@ class RunArguments:
             val_windows=scale.val_windows if self.val_windows is None else self.val_windows,
             start=start,
         )
+
+
+def differing(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
+    """The fields in which two values of one class differ, wherever they stand."""
+    for place in fields(one):
+        here, there = getattr(one, place.name), getattr(other, place.name)
+        if is_dataclass(here):
+            yield from differing(here, there)
+        elif here != there:
+            yield place.name, str(here) if isinstance(here, Path) else here
 
 
 def check_seeds(seeds: tuple[int, ...]) -> None:

@@ -83,7 +83,7 @@ class Plan:
         if (self.recipe is None) == (self.preset is None):
             raise ValueError("give either --recipe FILE or --preset NAME")
         if self.recipe is not None:
-            from nugpt.engines.titan.execute import run_of_file
+            from nugpt.store import run_of_file
 
             return run_of_file(self.recipe)
         assert self.preset is not None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds, differing
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import number, print_json
 from nugpt.spec.run import RunSpec, Start
 
 if TYPE_CHECKING:
+    from nugpt.data import TokenDataset
     from nugpt.spec.record import RunRecord
     from nugpt.store import Checkpoint, RunDirectory
 
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 class Train:
     """Train a model on one device. The same command again goes on where it was, or shows the result when it is done."""
 
+    recipe: Path | None = None
+    """What `nugpt recommend --emit` wrote, or a run's spec.json: all of the run but data, unless given also seed and
+    precision."""
     arguments: Annotated[RunArguments, AMONG_OPTIONS] = RunArguments()
     lr: tuple[float, ...] = ()
     """The global learning rate η; several train as one ensemble. By default the scale's, or of the run to extend."""
-    seed: tuple[int, ...] = (0,)
-    """Of initial weights and data order; several train as one ensemble."""
+    seed: tuple[int, ...] | None = None
+    """Of initial weights and data order, 0 by default or the recipe's; several train as one ensemble."""
     start_from: str | None = None
     """A run or checkpoint whose weights to start from, with a fresh optimizer."""
     extend: str | None = None
@@ -46,19 +50,10 @@ class Train:
         from nugpt.store import Store
         from nugpt.store.claims import holding
 
-        check_seeds(self.seed)
         options = self.carrier.options()
-        device_type = options.torch_device().type
-        given, begun = self._given()
-        lrs = self.lr or (self._default_lr(begun),)
-        dataset = self.arguments.dataset()
-        starts = {} if given is None else {given.hash: given}
-        start = None if given is None else self._start(given)
-        specs = [
-            self.arguments.spec(dataset, device_type, lr, seed, start)
-            for lr in dict.fromkeys(lrs)
-            for seed in self.seed
-        ]
+        specs, dataset, starts = (
+            self._of_arguments(options.torch_device().type) if self.recipe is None else self._of_recipe(self.recipe)
+        )
         check_trainable(specs, dataset, options, starts)  # what is refused leaves no run behind
         with training_progress(specs, self.tensorboard, self.wandb, quiet=self.json) as progress:
             try:
@@ -74,6 +69,37 @@ class Train:
             for spec, record in zip(specs, records, strict=True):
                 print(_summary(spec, record, self.store))
         return 0 if all(record.status == "done" for record in records) else 1
+
+    def _of_arguments(self, device_type: str) -> tuple[list[RunSpec], TokenDataset, dict[str, Checkpoint]]:
+        """The runs, their data, and the checkpoint that they start from, by its hash."""
+        seeds = (0,) if self.seed is None else self.seed
+        check_seeds(seeds)
+        given, begun = self._given()
+        lrs = self.lr or (self._default_lr(begun),)
+        dataset = self.arguments.dataset()
+        starts = {} if given is None else {given.hash: given}
+        start = None if given is None else self._start(given)
+        specs = [
+            self.arguments.spec(dataset, device_type, lr, seed, start) for lr in dict.fromkeys(lrs) for seed in seeds
+        ]
+        return specs, dataset, starts
+
+    def _of_recipe(self, recipe: Path) -> tuple[list[RunSpec], TokenDataset, dict[str, Checkpoint]]:
+        """The recipe's run for each seed, on the data that is given; it starts from no checkpoint."""
+        from nugpt.store import run_of_file
+
+        asked = self.arguments
+        heeded = replace(self, arguments=RunArguments(data=asked.data, precision=asked.precision))
+        for name, value in differing(self, replace(heeded, lr=(), start_from=None, extend=None)):
+            raise ValueError(f"{name} is {value!r}, but {recipe} says what the run is: leave it out")
+        run = run_of_file(recipe)
+        dataset = _data_of(run, recipe, asked.data)
+        run = replace(run, data=dataset.content_hash)
+        if asked.precision != RunArguments.precision:
+            run = replace(run, precision=asked.precision)
+        seeds = (run.seed,) if self.seed is None else self.seed
+        check_seeds(seeds)
+        return [replace(run, seed=seed) for seed in seeds], dataset, {}
 
     def _start(self, given: Checkpoint) -> Start:
         return Start("weights", given.hash) if self.start_from else Start("extend", given.hash, given.step)
@@ -106,6 +132,22 @@ class Train:
         if found is None:
             raise ValueError(begun.without_checkpoint("start from"))
         return found, begun
+
+
+def _data_of(run: RunSpec, recipe: Path, data: Path | None) -> TokenDataset:
+    """The data set that is given; by default the embedded corpus, where that is what the recipe was found on."""
+    from nugpt.data import found_embedded, open_dataset
+    from nugpt.spec.recipe import NO_DATA
+
+    if data is not None:
+        return open_dataset(data)
+    embedded = found_embedded(f"bpe:{run.model.vocab_size}")
+    if embedded is not None and embedded.content_hash == run.data:
+        return embedded
+    there = "no data set" if run.data == NO_DATA else f"the data set {run.data}"
+    raise ValueError(
+        f"data is not given, and {recipe} names {there}: --data is a directory made by `nugpt data prepare`"
+    )
 
 
 def _summary(spec: RunSpec, record: RunRecord, store: Path) -> str:

@@ -1,6 +1,6 @@
 """Text to batches: sources → tokens → checksummed shards → batch(seed, step)."""
 
-from nugpt.data.cache import cached_embedded
+from nugpt.data.cache import cached_embedded, found_embedded
 from nugpt.data.dataset import TokenDataset, ValidationSet, open_dataset, prefetch
 from nugpt.data.manifest import Manifest, read_manifest
 from nugpt.data.prepare import Progress, prepare
@@ -14,6 +14,7 @@ __all__ = [
     "Tokenizer",
     "ValidationSet",
     "cached_embedded",
+    "found_embedded",
     "load_tokenizer",
     "open_dataset",
     "prefetch",

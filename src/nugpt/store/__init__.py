@@ -2,6 +2,15 @@
 
 from nugpt.store.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from nugpt.store.opened import opened
-from nugpt.store.run_directory import RunDirectory, Store
+from nugpt.store.run_directory import RunDirectory, Store, run_of_file
 
-__all__ = ["Checkpoint", "RunDirectory", "Store", "latest_checkpoint", "load_checkpoint", "opened", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "RunDirectory",
+    "Store",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "opened",
+    "run_of_file",
+    "save_checkpoint",
+]

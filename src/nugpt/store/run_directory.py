@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nugpt.spec import checks
+from nugpt.spec.recipe import load_recipe
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store.atomic import read_json, sync_file, write_bytes, write_json
 from nugpt.store.checkpoint import steps_in
 
+SPEC_FILE = "spec.json"
 ENDED = ("done", "diverged", "stopped")
 DISTRIBUTED = "dcp"  # the folder of checkpoints that many ranks wrote
 BESIDE_RUNS = ("plans", "coords", "notes")
@@ -69,7 +71,7 @@ class Store:
     def find(self, name: str) -> RunDirectory:
         """The run whose hash begins with `name`, or the directory of that path."""
         with contextlib.suppress(OSError, ValueError):  # what cannot be a path may still begin a hash
-            if (Path(name) / "spec.json").is_file():
+            if (Path(name) / SPEC_FILE).is_file():
                 return RunDirectory(Path(name))
         matches = [run for run in self.runs() if name and run.path.name.startswith(name)]
         if len(matches) != 1:
@@ -80,7 +82,7 @@ class Store:
     def runs(self) -> Iterator[RunDirectory]:
         """Every run, by name."""
         if self.root.is_dir():
-            yield from (RunDirectory(p) for p in sorted(self.root.iterdir()) if (p / "spec.json").is_file())
+            yield from (RunDirectory(p) for p in sorted(self.root.iterdir()) if (p / SPEC_FILE).is_file())
 
 
 class RunDirectory:
@@ -95,14 +97,14 @@ class RunDirectory:
     def create(self, spec: RunSpec) -> None:
         """Make the directory and write the spec, or check that the one there is the same."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / "spec.json").is_file():
-            write_json(self.path / "spec.json", spec.to_dict())
+        if not (self.path / SPEC_FILE).is_file():
+            write_json(self.path / SPEC_FILE, spec.to_dict())
         elif self.spec().hash != spec.hash:
-            raise ValueError(f"{self.path / 'spec.json'} is the spec of another run than its directory's name says")
+            raise ValueError(f"{self.path / SPEC_FILE} is the spec of another run than its directory's name says")
 
     def spec(self) -> RunSpec:
         """The run's spec."""
-        return _read(self.path / "spec.json", "a run spec", RunSpec.from_dict, f"move {self.path} away")
+        return _read(self.path / SPEC_FILE, "a run spec", RunSpec.from_dict, f"move {self.path} away")
 
     def record(self) -> RunRecord | None:
         """The run's record, or none while it is not finished."""
@@ -217,6 +219,14 @@ class RunDirectory:
 
 def _bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def run_of_file(path: Path) -> RunSpec:
+    """The run of a recipe, or of a run directory's spec; one that begins with another's weights needs them too."""
+    spec = RunDirectory(path.parent).spec() if path.name == SPEC_FILE else load_recipe(path)
+    if spec.start is not None:
+        raise ValueError(f"the recipe starts from checkpoint {spec.start.hash}, but here runs start from their seed")
+    return spec
 
 
 def _read(path: Path, what: str, make: Callable[[dict[str, Any]], _T], away: str) -> _T:

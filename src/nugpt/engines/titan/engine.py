@@ -17,12 +17,12 @@ from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.claims import Claim, LostClaim, newest_claim
+from nugpt.store.run_directory import SPEC_FILE
 
 LOOK_EVERY = 1.0  # seconds between looks at the claims and for signals
 SAVE_WITHIN = 600.0  # seconds that a run asked to stop has for its checkpoint
 END_WITHIN = 60.0  # seconds that torchrun has to end its ranks, to which it grants thirty
 STOP_FILE = "stop"  # in a run's directory: somebody wants it to save and stop, as the signals do
-SPEC_FILE = "spec.json"  # of a run's directory: what a plan is made of can be trained here too
 
 
 class TitanEngine:

@@ -18,12 +18,11 @@ import torch.distributed as dist
 from nugpt.data import open_dataset
 from nugpt.engines.titan import compat
 from nugpt.engines.titan.agree import agree
-from nugpt.engines.titan.engine import SPEC_FILE, STOP_FILE
+from nugpt.engines.titan.engine import STOP_FILE
 from nugpt.engines.titan.options import TitanOptions, mesh_of
-from nugpt.spec.recipe import load_recipe
 from nugpt.spec.record import RunRecord
 from nugpt.spec.run import RunSpec
-from nugpt.store import RunDirectory, Store
+from nugpt.store import RunDirectory, Store, run_of_file
 from nugpt.store.claims import Claim, LostClaim, holding
 
 if TYPE_CHECKING:
@@ -80,16 +79,9 @@ def _job(request: Request, rank: int, world: int) -> Job:
     return Job(spec, request.store / spec.hash, request.data, request.options, mesh, device_type)
 
 
-def run_of_file(path: Path) -> RunSpec:
-    """The run of a recipe, or of a run directory's spec."""
-    return RunDirectory(path.parent).spec() if path.name == SPEC_FILE else load_recipe(path)
-
-
 def read_run(request: Request) -> RunSpec:
     """The run of a recipe, or of a run directory's spec, with what the user changes of it."""
     spec = run_of_file(request.recipe)
-    if spec.start is not None:
-        raise ValueError(f"the recipe starts from checkpoint {spec.start.hash}, but here runs start from their seed")
     if request.seed is not None:
         spec = replace(spec, seed=request.seed)
     if request.precision is not None:
