@@ -309,17 +309,14 @@ def test_role_exponents_add_the_slope_of_the_multiplier() -> None:
 
 def test_a_multiplier_is_profiled_over_learning_rates() -> None:
     # The loss is lowest at a multiplier of 2^-1; each multiplier's own best learning rate lies elsewhere.
-    rng = np.random.default_rng(4)
-    curves = []
-    for log2_multiplier in (-3.0, -2.0, -1.0, 0.0, 1.0):
-        (one,) = study(rng, "exponential", 2, np.array([-7 + 0.3 * log2_multiplier]), same_shape=True, spacing=0.5)
-        lifted = [
-            Point(p.log2_lr, None if p.loss is None else p.loss + 0.03 * (log2_multiplier + 1) ** 2, p.seed, p.status)
-            for p in one.points
-        ]
-        curves.append((log2_multiplier, lifted))
+    multipliers = np.array([-3.0, -2.0, -1.0, 0.0, 1.0])
+    losses = list(3.5 + 0.03 * (multipliers + 1) ** 2)
+    swept = study(
+        np.random.default_rng(4), "exponential", 3, -7 + 0.3 * multipliers, same_shape=True, spacing=0.5, losses=losses
+    )
+    curves = [(float(multiplier), one.points) for multiplier, one in zip(multipliers, swept, strict=True)]
     points = profile(curves, study_noise([runs for _, runs in curves]))
-    assert {p.seed for p in points} == {0, 1}
+    assert {p.seed for p in points} == {0, 1, 2}
     noise = study_noise([runs for _, runs in curves])
     for point in points:
         alone = [run for run in dict(curves)[point.log2_lr] if run.seed == point.seed]
