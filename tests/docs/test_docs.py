@@ -11,8 +11,11 @@ import pytest
 from tests.docs.markdown import ROOT, Block, anchors, blocks, documents, links, name
 
 from nugpt.cli import main as cli
+from nugpt.spec.recipe import load_recipe
+from nugpt.store import Store
 
 PAGES = documents()
+GUIDE = ROOT / "docs" / "guide.md"  # its commands, one after the other, take minutes
 ELLIPSIS = "…"
 
 
@@ -71,13 +74,18 @@ def test_commands_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert re.search(rf"^  {words[0]}\b.*\)", dispatch, flags=re.MULTILINE), f"no ./dev {words[0]}"
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(b.run for b in blocks(p))], ids=name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p != GUIDE and any(b.run for b in blocks(p))], ids=name)
 def test_commands_print_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_files(page, tmp_path)
     (tmp_path / "results").symlink_to(ROOT / "results")
     monkeypatch.chdir(tmp_path)
+    run_commands(page, capsys)
+
+
+def run_commands(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the marked blocks in this folder, one after the other."""
+    write_files(page, Path())
     found = blocks(page)
     for i, block in enumerate(found):
         if not block.run:
@@ -89,6 +97,20 @@ def test_commands_print_what_the_page_shows(
         printed = capsys.readouterr().out
         if i + 1 < len(found) and found[i + 1].language == "text":
             compare(found[i + 1].text, printed, f"{name(page)}:{found[i + 1].line}")
+
+
+@pytest.mark.slow
+def test_the_guide_leads_from_text_to_a_trained_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_commands(GUIDE, capsys)
+    target = load_recipe("recipe.json")
+    assert target.model.n_heads == 8
+    record = Store(Path("runs")).run(target).record()
+    assert record is not None
+    assert record.status == "done"
+    assert (tmp_path / "report" / "report.html").is_file()
 
 
 def compare(shown: str, printed: str, where: str) -> None:
