@@ -28,6 +28,7 @@ def test_a_plan_is_laid_down_once_and_found_again(tmp_path: Path) -> None:
     assert PlanDirectory.of(store, PLAN).plan() == PLAN
     assert (directory.path / "plan.json").stat().st_mtime_ns == written
     assert directory.store.root == store.root
+    assert directory.store is store  # one that knows more than its folder, as of an archive, stays the one to ask
     PlanDirectory.of(store, replace(PLAN, name="another"))
     assert [found.path.name for found in plans(store)] == ["another", "plan"]
     assert plans(Store(tmp_path / "nowhere")) == []
