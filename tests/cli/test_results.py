@@ -23,7 +23,7 @@ from nugpt.report.answers import Judged
 from nugpt.report.estimates import estimate
 from nugpt.report.readme import BEGIN, END, answered, first_screen
 from nugpt.report.results import Section, page, what_is_left
-from nugpt.spec.plan import Plan
+from nugpt.spec.plan import Plan, Policy
 from nugpt.spec.study import Claim
 from nugpt.spec.study_rules import Rule
 from nugpt.store import Store
@@ -31,6 +31,7 @@ from nugpt.store.archive import pack_folder, write_empty
 from nugpt.store.plans import PlanDirectory
 from nugpt.studies import STUDIES, plan
 from nugpt.sweep.state import plan_state, spent
+from nugpt.sweep.worker import grown
 
 README = f"{BEGIN}\n{END}\n"
 WIDTH = "width-fixed-steps"
@@ -124,6 +125,30 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_told(
         assert f"**Complete**: all {len(runs)} runs of its grid have ended." in state
 
 
+def test_a_settled_plan_whose_curves_would_now_call_for_more_says_so(tmp_path: Path) -> None:
+    """As where runs were read by an earlier version: the grid counts as whole, and the page does not hide the rest."""
+    made = replace(planned(), policy=Policy(extend=0, refine=(0.25,)))
+    store = Store(tmp_path / "runs")
+    directory = PlanDirectory.of(store, made)
+    for spec in made.specs():
+        write_run(store, spec)
+    name = f"{WIDTH} at tiny"
+    assert "**Not complete**: its curves call for more points." in part(written(store.root, tmp_path), name)
+    directory.settle(sum(len(curve.log2_lrs) for curve in made.curves))
+    text = written(store.root, tmp_path)
+    assert "1 complete, 32 not run yet; 1 of the complete would call for more points as curves are read now |" in text
+    (directory.path / "added").rename(tmp_path / "removed")
+    grown(made, directory, 60.0)
+    called = len(directory.additions())
+    assert called > 0
+    assert (
+        f"**Complete**: all {len(made.specs())} runs of its grid have ended. "
+        f"Its curves called for no more points then; as they are read now, they would call for {called}."
+    ) in part(text, name)
+    fill(store, made)
+    assert "read now" not in written(store.root, tmp_path)
+
+
 def test_plans_of_one_study_are_told_apart_and_a_small_one_does_not_stand_in(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs")
     tiny = planned()
@@ -178,7 +203,7 @@ def test_a_study_whose_runs_were_not_measured_is_not_complete(tmp_path: Path) ->
     assert "- **not complete (so far: " in text
     first, *_ = store.runs()
     first.append_metrics([{"step": 1, "kind": "alignment"}])
-    assert results._standing(store, made.name, ("alignment",))[3] == runs - 1
+    assert results._standing(store, made.name, ("alignment",))[4] == runs - 1
     assert results._standing(store, made.name, ())[3] == 0
 
 

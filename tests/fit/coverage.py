@@ -43,6 +43,7 @@ from nugpt.fit.forecast import Known, forecast
 from nugpt.fit.measured import Measured, group_key, sizes_of
 from nugpt.fit.optimum import Optimum
 from nugpt.fit.recommend import recommend, retarget
+from nugpt.fit.roles import profile
 
 STEPS, BATCHES = (1.0, 2.0, 4.0), (1.0, 4.0)
 SLOPES = (0.0, -0.3)  # octaves of η* per octave of steps
@@ -270,6 +271,25 @@ def role_trials(n: int, seeds: int, salt: int = 0, effort: Effort = QUICK) -> Tr
     return dict(trials)
 
 
+TRIED = np.arange(-3.0, 2.0)  # octaves of a multiplier
+PLANTED = -1.0  # octaves, of the best multiplier
+
+
+def profile_trials(n: int, seeds: int, salt: int = 0, effort: Effort = QUICK) -> list[Trial]:
+    """The best multiplier, each tried at its own best η: five of them in a study of one shape."""
+    rng = np.random.default_rng([9, seeds, salt])
+    trials = []
+    for _ in range(n):
+        losses = list(3.5 + 0.03 * (TRIED - PLANTED) ** 2)
+        sweeps = study(rng, "exponential", seeds, -7 + 0.3 * TRIED, same_shape=True, spacing=0.5, losses=losses)
+        curves = [(float(octaves), one.points) for octaves, one in zip(TRIED, sweeps, strict=True)]
+        points = profile(curves, study_noise([runs for _, runs in curves]))
+        at = optimum(points, cliff="either", effort=effort)
+        if at.verdict == "enclosed":
+            trials.append(Trial(at.interval.contains(PLANTED), at.interval.width))
+    return trials
+
+
 def edge_trials(n: int, seeds: int, salt: int = 0) -> list[Trial]:
     """Drift of a stability edge, anywhere on grids of half an octave, at five sizes."""
     rng = np.random.default_rng([6, seeds, salt])
@@ -371,6 +391,7 @@ def main(n: int, seed_counts: Sequence[int], effort: Effort) -> None:
         for line in table(role_trials(n, seeds, salt=2025, effort=effort)):
             print(line, flush=True)
         print(row("drift of the edge", edge_trials(n, seeds)), flush=True)
+        print(row("multiplier, profiled", profile_trials(n, seeds, salt=1, effort=effort)), flush=True)
         print("  curves that scatter by different amounts")
         for line in table(study_trials(n // 2, seeds, salt=2027, effort=effort, uneven=True)):
             print(line, flush=True)

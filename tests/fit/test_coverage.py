@@ -96,6 +96,14 @@ def test_curves_of_a_study_that_scatter_by_different_amounts(seeds: int) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize(("seeds", "lowest"), [(2, 0.80), (3, 0.85), (5, 0.85)])
+def test_a_multiplier_tried_at_its_own_best_learning_rate(seeds: int, lowest: float) -> None:
+    # Of two seeds it is short, as docs/fit.md says, and why. Of 300 trials a true 85 % strays by 2.1 %.
+    assert share(coverage.profile_trials(300, seeds, salt=1)) >= lowest - 0.021
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("jitter", [0.0, 0.07])
 def test_one_seed_covers_at_least_as_often_as_it_says(jitter: float) -> None:
     # What another seed would change is an assumption, so there is no upper bound; with jitter the optimum itself moves.

@@ -63,6 +63,7 @@ def test_a_curves_own_noise() -> None:
 def test_roughness_is_what_a_cubic_near_the_best_leaves() -> None:
     found = residual_noise(rough(0.001))
     assert (found.variance, found.dof) == (pytest.approx(28e-6 / 2), 2.0)
+    assert residual_noise(rough(0.001, height=0.5)) == found, "where the curve is steep a cubic does not follow it"
     assert residual_noise(SINGLE) == NoiseModel(0.0, 0.0)  # a cubic goes through all of it
 
 

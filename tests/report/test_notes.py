@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from scipy import special, stats
 
 from nugpt.fit.claims import verdicts
 from nugpt.fit.curves import Answers, answer
+from nugpt.fit.drift import drift
 from nugpt.fit.measured import measured
 from nugpt.fit.noise import USUALLY_ALIKE, curve_noise, study_noise
 from nugpt.fit.points import levels
+from nugpt.fit.regret import regret_at
 from nugpt.fit.verdict import Verdict
 from nugpt.spec.loss import loss_name
 from nugpt.store import opened
@@ -231,3 +234,81 @@ def test_how_alike_curves_are_expected_to_scatter_is_likeliest_by_our_studies() 
             logs = [stats.f.logpdf(v / scales, dof, alike) - np.log(scales) for v, dof in study.curves]
             together += special.logsumexp(sum(logs), axis=1)
     assert alike[int(np.argmax(together)), 0] == pytest.approx(USUALLY_ALIKE, rel=0.2)
+
+
+def read_alike(id: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Verdict]:
+    """The verdicts where all curves of a study are taken to scatter alike."""
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("nugpt.fit.noise"), "ALIKE", np.array([1e3]))
+        clear_caches()
+        try:
+            return judged(id, found(id))
+        finally:
+            clear_caches()
+
+
+def test_that_the_drift_over_width_rises_with_length_was_not_decided_while_curves_were_taken_to_scatter_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    id, kind = "run-length-by-width", "slope-change nugpt"
+    assert "holds so far by next to nothing: its interval begins at the rule's bound" in note(id)
+    now = judged(id, found(id))[kind]
+    (estimate,) = now.estimates
+    assert now.answer == "holds"
+    assert 0 <= estimate.interval.low < estimate.interval.width / 30, "as chance moves an end, by docs/fit.md"
+    assert read_alike(id, monkeypatch)[kind].answer == "not decided here"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_that_ngpt_transfers_over_depth_holds_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    id, kind = "depth-sweeps", "no-drift ngpt"
+    assert "with sixteen times as many draws of the fitted curves it is not decided" in note(id)
+    assert judged(id, found(id))[kind].answer == "holds"
+    curves = importlib.import_module("nugpt.fit.curves")
+    effort = curves.FINE
+    monkeypatch.setattr(curves, "FINE", effort._replace(draws=16 * effort.draws, explore=16 * effort.explore))
+    answers = replace(found(id), curves=tuple(o for o in found(id).curves if o.curve.label["table"] == "ngpt"))
+    slope = drift([(o.curve.sizes["layers"], o.optimum) for o in answers.curves])
+    rule = judged(id, answers)[kind].rule
+    assert rule.low is not None
+    assert slope.interval.low < rule.low
+
+
+def test_over_length_the_prediction_is_wrong_however_its_lengths_are_weighted_but_not_what_it_costs() -> None:
+    said = note("held-out")
+    assert "Weighted alike, the two would have missed it by more than the rule allows all the same, but whether" in said
+    verdicts_ = judged("held-out", found("held-out"))
+    optima = {
+        o.curve.label["steps"]: o.optimum
+        for o in found("held-out").curves
+        if (o.curve.label["table"], o.curve.label["layers"], o.curve.label["heads"]) == ("nugpt", 4, 4)
+    }
+    short, middle, long = (optima[steps].log2_lr for steps in (1000, 2000, 8000))
+    assert short is not None
+    assert middle is not None
+    assert long is not None
+    off, cost = (verdicts_[kind].rule for kind in ("prediction nugpt", "regret nugpt"))
+    assert off.low is not None
+    assert long - (short + middle) / 2 < off.low
+    assert "the longer of the two alone would have missed the held-out length by less than half as much" in said
+    (weighted,) = (e.value for e in verdicts_["prediction nugpt"].estimates if e.where == "axis steps")
+    assert weighted is not None
+    assert abs(long - middle) < abs(weighted) / 2
+    assert cost.high is not None
+    alike = regret_at(optima[8000], (short + middle) / 2)
+    assert alike.interval.low < cost.high < alike.interval.high
+
+
+def test_what_the_change_of_noise_changed_is_as_the_page_has_it_now() -> None:
+    """The readings before are those of a version that is gone; those now, and the verdicts, are the page's."""
+    docs = EVIDENCE.parents[1] / "docs"
+    rows = (docs / "fit.md").read_text(encoding="utf-8").split("\n## What the change of noise changed\n")[1]
+    told = [line.strip("| ").split(" | ") for line in rows.splitlines() if line.startswith("| [")]
+    assert len(told) == 23
+    glance = (docs / "results.md").read_text(encoding="utf-8")
+    for study, claim, _, now, verdict in told:
+        section = glance.split(f"\n## {study[2:].split('`')[0]}\n")[1].split("\n## ")[0]
+        (line,) = [line for line in section.splitlines() if line.startswith("- **") and f"— {claim} " in line]
+        assert now in line, (study, claim)
+        assert verdict.split("now ")[-1] in line.split("—")[0], (study, claim)

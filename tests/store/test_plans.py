@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.sweep.small import make_directory, make_plan
+from tests.sweep.small import make_directory, make_plan, make_spec
 
-from nugpt.spec.plan import Policy
+from nugpt.spec.plan import Curve, Policy
 from nugpt.store import Store
+from nugpt.store.archive import write_empty
 from nugpt.store.plans import Addition, PlanDirectory, plans
 
 PLAN = make_plan()
@@ -28,6 +30,7 @@ def test_a_plan_is_laid_down_once_and_found_again(tmp_path: Path) -> None:
     assert PlanDirectory.of(store, PLAN).plan() == PLAN
     assert (directory.path / "plan.json").stat().st_mtime_ns == written
     assert directory.store.root == store.root
+    assert directory.store is store  # one that knows more than its folder, as of an archive, stays the one to ask
     PlanDirectory.of(store, replace(PLAN, name="another"))
     assert [found.path.name for found in plans(store)] == ["another", "plan"]
     assert plans(Store(tmp_path / "nowhere")) == []
@@ -122,3 +125,18 @@ def test_an_addition_of_the_wrong_form_is_named(tmp_path: Path, change: dict[str
     path.write_text(json.dumps([values | change]))
     with pytest.raises(ValueError, match=path.name.replace("+", r"\+")):
         directory.additions()
+
+
+def test_an_addition_is_its_own_curves(tmp_path: Path) -> None:
+    curves = tuple(Curve({"steps": steps}, make_spec(steps=steps), (-7.0, -6.0), (0,)) for steps in (100, 200))
+    directory = make_directory(tmp_path, replace(PLAN, curves=curves))
+    directory.add([Addition(curves[1].key, -5.0, "best at the right edge of the grid")])
+    found = sorted((spec.steps, math.log2(spec.lr)) for spec in directory.specs())
+    assert found == [(100, -7), (100, -6), (200, -7), (200, -6), (200, -5)]
+
+
+def test_no_plan_is_laid_into_an_archive(tmp_path: Path) -> None:
+    write_empty(tmp_path / "archive")
+    with pytest.raises(ValueError, match="is an archive of results, in which nothing runs"):
+        PlanDirectory.of(Store(tmp_path / "archive"), PLAN)
+    assert not (tmp_path / "archive" / "plans" / PLAN.name).exists()

@@ -247,6 +247,26 @@ def test_a_plan_that_asked_for_nothing_more_is_not_reopened_by_another_fit(
     assert -3.0 in {addition.log2_lr for addition in directory.additions()}
 
 
+def test_points_that_another_worker_adds_meanwhile_are_not_settled_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the curves while others were unfinished, from other noise; nobody has looked at its points yet."""
+    directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=0)))
+    finish(make_directory(tmp_path, make_plan(START, policy=Policy(extend=0), name="same")), FakeEngine())
+    (curve,) = directory.plan().curves
+
+    def none(curves: list[state.CurveState], policy: Policy) -> list[list[Addition]]:
+        directory.add([Addition(curve.key, -9.0, "another worker's")])
+        return [[]]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "additions", none)
+        grown(directory.plan(), directory, 60.0)
+    assert not directory.settled()
+    finish(directory, FakeEngine())
+    assert directory.settled()
+
+
 def test_a_plan_with_runs_left_is_not_settled(tmp_path: Path) -> None:
     directory = make_directory(tmp_path, make_plan(START, policy=Policy(extend=0)))
     grown(directory.plan(), directory, 60.0)

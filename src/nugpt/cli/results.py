@@ -143,9 +143,19 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
         taken.add(runs.name)
         say(f"plan {len(taken)} of {len(source.plans)}: {runs.name}")
         found = answer_plan(runs)
-        plan, left, grows, unmeasured = _standing(store, runs.name, study.measures)
+        plan, left, points, settled, unmeasured = _standing(store, runs.name, study.measures)
         note = check_note(note_path(path, study.id), runs.note, STUDIES)
-        made = Section(study, runs.scale or "", found, left, grows, again(study, plan), unmeasured, note=note)
+        made = Section(
+            study,
+            runs.scale or "",
+            found,
+            left,
+            points > 0 and not settled,
+            again(study, plan),
+            unmeasured,
+            reopened=points if settled else 0,
+            note=note,
+        )
         if made.state != "not run yet":
             figures, linked = _figures(found, out, texts)
             made = replace(made, figures=figures, linked=linked)
@@ -161,8 +171,9 @@ def read_sections(store: Store, path: Path, out: Path, texts: dict[Path, str]) -
     return sections, list(source.problems)
 
 
-def _standing(store: Store, name: str, measures: Sequence[str]) -> tuple[Plan, int, bool, int]:
-    """The plan, how many runs it still wants, whether its curves call for more, and how many were not measured."""
+def _standing(store: Store, name: str, measures: Sequence[str]) -> tuple[Plan, int, int, bool, int]:
+    """The plan, how many runs it still wants, how many points its curves call for as they are read now, whether they
+    called for none when their runs had ended, and how many runs were not measured."""
     from nugpt.store.plans import PlanDirectory
     from nugpt.sweep.grow import additions
     from nugpt.sweep.state import plan_state
@@ -173,8 +184,8 @@ def _standing(store: Store, name: str, measures: Sequence[str]) -> tuple[Plan, i
     left = {place.spec.hash for curve in curves for place in curve.left(plan.policy)}
     done = {place.spec.hash: place.record for curve in curves for place in curve.places if place.state == "done"}
     bare = [hash for hash, record in done.items() if not all(_has(kind, store, hash, record) for kind in measures)]
-    grows = not directory.settled() and any(additions(curves, plan.policy))
-    return plan, len(left), grows, len(bare)
+    points = sum(map(len, additions(curves, plan.policy)))
+    return plan, len(left), points, directory.settled(), len(bare)
 
 
 def _has(kind: str, store: Store, hash: str, record: RunRecord | None) -> bool:

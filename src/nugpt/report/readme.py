@@ -127,7 +127,10 @@ def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
     held_out, baseline = answered(sections, HELD_OUT), _baseline(sections)
     if held_out is not None and held_out.found is not None:
         asked += [(held_out, one) for one in held_out.found.judged if one.claim.rule.kind == "prediction"]
-        words.append("A prediction is the mean of the optima at smaller sizes; its rows show found minus predicted.")
+        words.append(
+            "A prediction is the mean of the optima at smaller sizes, each weighted by its precision; its rows show "
+            "found minus predicted."
+        )
     if baseline is not None:
         asked.append(baseline)
         words.append("The baseline is a plain pre-norm transformer, its learning rate tuned as well.")

@@ -53,6 +53,7 @@ class Section:
     unmeasured: int = 0  # runs that are done, but without what the study measures
     figures: tuple[tuple[str, str], ...] = ()  # path from the page, and what it shows
     linked: tuple[tuple[str, str], ...] = ()  # those of its runs that it is not about
+    reopened: int = 0  # points that its curves call for as they are read now, and had not when its runs ended
     note: str = ""  # what a person has to say about it
 
     @property
@@ -132,13 +133,15 @@ def _head(sections: Sequence[Section], data: Sequence[Mapping[str, Any]], rebuil
     if not runs:
         return f"{intro}\n\nNo run is in the archive yet: every study below is **{NOT_RUN}**."
     ended = Counter(run.state for run in runs.values())
+    reopened = sum(section.state == COMPLETE and section.reopened > 0 for section in sections)
+    since = f"; {reopened} of the complete would call for more points as curves are read now" if reopened else ""
     rows = [
         ["runs", f"{len(runs):,}: " + ", ".join(f"{n:,} {state}" for state, n in sorted(ended.items()))],
         [
             minutes_word(runs.values()),
             f"{minutes(runs.values()):.1f}, not counting start-up; runs that studies share are counted once",
         ],
-        ["studies", ", ".join(f"{states[s]} {s}" for s in (COMPLETE, NOT_COMPLETE, NOT_RUN) if states[s])],
+        ["studies", ", ".join(f"{states[s]} {s}" for s in (COMPLETE, NOT_COMPLETE, NOT_RUN) if states[s]) + since],
         ["claims of complete studies", f"{counts(sections)}; {COUNTED}"],
         ["ran on", "; ".join(_carriers(runs.values()))],
     ]
@@ -284,7 +287,12 @@ def _state(section: Section) -> str:
     if section.state == COMPLETE:
         n = len(section.runs)
         whole = "the one run of its grid has" if n == 1 else f"all {n:,} runs of its grid have"
-        return f"**Complete**: {whole} ended."
+        since = (
+            f" Its curves called for no more points then; as they are read now, they would call for {section.reopened}."
+            if section.reopened
+            else ""
+        )
+        return f"**Complete**: {whole} ended.{since}"
     return f"**Not complete**: {what_is_left(section)}. What follows is the state so far."
 
 

@@ -73,19 +73,23 @@ class PlanDirectory:
         if not path.exists():
             write_json(path, [asdict(addition) for addition in additions])
 
-    def settle(self) -> None:
-        """Record that all runs of the grid as it is have ended and that they called for nothing more."""
-        if not self.settled():
-            (self.path / "added").mkdir(exist_ok=True)
-            write_json(self._settled(), [])
+    def settle(self, points: int) -> None:
+        """Record that all runs of a grid of so many points have ended and that they called for nothing more.
+
+        The caller says how many it has looked at: another worker may have added some since.
+        """
+        path = self._settled(points)
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, [])
 
     def settled(self) -> bool:
         """Whether that was so once: another way of fitting, or another machine's rounding, does not reopen a plan."""
-        return self._settled().is_file()
+        return self._settled(sum(len(grid) for _, grid in self._grids())).is_file()
 
-    def _settled(self) -> Path:
+    def _settled(self, points: int) -> Path:
         """Named by the size of the grid, so that points which come from elsewhere are looked at again."""
-        return self.path / "added" / f"nothing-after-{sum(len(grid) for _, grid in self._grids())}.json"
+        return self.path / "added" / f"nothing-after-{points}.json"
 
     def _grids(self) -> list[tuple[Curve, list[float]]]:
         """The learning rates of every curve, added ones included."""

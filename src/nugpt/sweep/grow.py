@@ -26,7 +26,7 @@ def next_points(state: CurveState, policy: Policy, noise: NoiseModel) -> list[Ad
     """The learning rates to add to a curve all of whose runs have ended; none when it is settled or at its limit."""
     if state.left(policy) or (found := state.optimum(noise)) is None:
         return []
-    grid = sorted({place.log2_lr for place in state.places})
+    grid = state.log2_lrs
     beyond = [point for side in _sides(state, found, grid) for point in _extension(state, policy, grid, side)]
     if beyond:
         return beyond

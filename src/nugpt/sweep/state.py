@@ -53,9 +53,14 @@ class CurveState:
     loss: str  # that it is read from, as all curves of its plan
 
     @property
+    def log2_lrs(self) -> list[float]:
+        """The learning rates of its grid."""
+        return sorted({place.log2_lr for place in self.places})
+
+    @property
     def varies(self) -> bool:
         """Whether it has several learning rates: at one there is no optimum to look for."""
-        return len({place.log2_lr for place in self.places}) > 1
+        return len(self.log2_lrs) > 1
 
     def left(self, policy: Policy) -> list[Place]:
         """The runs that the plan still wants ended."""

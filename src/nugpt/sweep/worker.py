@@ -127,7 +127,7 @@ def grown(plan: Plan, directory: PlanDirectory, stale_after: float) -> list[Curv
     called_for = additions(curves, plan.policy)
     if not any(called_for):
         if not any(curve.left(plan.policy) for curve in curves):
-            directory.settle()
+            directory.settle(sum(len(curve.log2_lrs) for curve in curves))
         return curves
     there = {(addition.curve, addition.log2_lr) for addition in directory.additions()}
     for curve, points in zip(curves, called_for, strict=True):
