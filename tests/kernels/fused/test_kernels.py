@@ -408,6 +408,25 @@ def test_columns_are_followed_down_by_any_tile(monkeypatch: pytest.MonkeyPatch) 
             assert_close(x, t, torch.float32, str(tile))
 
 
+def test_the_length_of_gradients_of_every_size_and_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels.fused import adam
+
+    def check(*grads: Tensor) -> None:
+        truth = torch.cat([g.double().flatten(1) for g in grads], 1).norm(dim=1)
+        assert_close(adam.lengths(list(grads)), truth, torch.float32)
+        for i in range(len(grads)):  # each counts, and only for its own replica
+            spoiled = [g.clone() for g in grads]
+            spoiled[i][1] = float("inf")
+            assert adam.lengths(spoiled).isfinite().tolist() == [True, False, True]
+
+    wide, low = made(3, 2, 9000), made(3, 70, 33, dtype=torch.bfloat16)  # several programs' and one's
+    check(wide, made(3, 7), low, made(3, 2, 5), made(3, 1), made(3, 4097, seed=1))
+    check(low, wide)
+    check(made(3, 6))
+    monkeypatch.setattr(adam, "multiprocessors", lambda device: 1)
+    check(wide, made(3, 7))
+
+
 def test_adam_of_vectors_of_any_length() -> None:
     from nugpt.core.optim import adam_
     from nugpt.kernels.fused.adam import Course, update_
