@@ -33,7 +33,7 @@ def exact(*tensors: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("shape", [(1, 5, 8), (3, 7, 34), (2, 9, 192), (1, 3, 1224)])
 def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     from nugpt.core import sphere
-    from nugpt.kernels.fused.lerp import lerp, lerp_backward
+    from nugpt.kernels.fused.lerp import lerp, lerp_backward, lerp_low
 
     R, N, D = shape
     h, b, b0 = sphere.norm(made(R, N, D)), made(R, N, D, dtype=dtype, seed=1), made(R, N, D, dtype=dtype, seed=2)
@@ -50,6 +50,7 @@ def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) 
     assert_close(out, truth, torch.float32, "state")
     assert low.dtype is dtype
     assert_close(low, truth, dtype, "low copy")
+    assert torch.equal(lerp_low(h, b, stored, gain), low)
     g, g_low = made(R, N, D, seed=5), made(R, N, D, dtype=dtype, seed=6)
     true_grads = torch.autograd.grad(truth, (h64, b64, s64), g.double() + g_low.double())
     for again in (False, True):
