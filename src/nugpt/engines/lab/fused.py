@@ -30,7 +30,7 @@ from nugpt.spec.roles import Roles
 Params = dict[str, Tensor]
 
 # Bytes that a replica may keep of what could be made again. Of the paper's model with 8 sequences it would be 8 GiB,
-# for 1.4 % of a step's time by count of bytes; at d_model 192 to 1536 with 16k tokens it is 0.2 to 1.8, for 4 to 6 %.
+# for 1.4 % of a step's time by count of bytes; at d_model 192 to 1536 with 16k tokens it is 0.2 to 1.6, for 4 to 6 %.
 MOST_KEPT = 2 * 2**30
 
 
