@@ -228,7 +228,7 @@ def test_swiglu_and_its_gradient(shape: tuple[int, int, int], scaled: bool, dtyp
         (False, (2, 11, 4500), None, 1),
         (True, (3, 300, 90), 100 * 90, 9),  # of each replica 128, 128 and 44 tokens
         (True, (3, 300, 90), 700 * 90, 2),  # two replicas, then one
-        (False, (2, 150, 40), 100 * 40, 4),  # of each replica 128 and 22 tokens
+        (False, (2, 150, 33), 100 * 33, 4),  # of each replica 128 and 22 tokens; a row is a part and one number
     ],
     ids=["row at once", "row in pieces", "tokens in chunks", "replicas in groups", "tokens in chunks, row in pieces"],
 )
@@ -426,6 +426,19 @@ def test_the_length_of_gradients_of_every_size_and_dtype(monkeypatch: pytest.Mon
     check(made(3, 6))
     monkeypatch.setattr(adam, "multiprocessors", lambda device: 1)
     check(wide, made(3, 7))
+
+
+@pytest.mark.parametrize("programs", [1, 129, 1100])  # the last takes three rounds
+def test_what_programs_summed_is_added_up(programs: int) -> None:
+    from nugpt.kernels.fused.tile import total
+
+    R, W = 2, 19
+    partial, stored, gain = made(R, programs, W), made(R, W, seed=1), made(R, seed=2)
+    stored[:, 3] = 0.0
+    summed, g = partial.double().sum(1), gain.double().unsqueeze(1)
+    assert_close(total(partial, None, None), summed, torch.float32)
+    assert_close(total(partial, None, gain), summed * g, torch.float32)
+    assert_close(total(partial, stored, gain, absolute=True), summed * g * (g * stored).sign(), torch.float32)
 
 
 def test_adam_of_vectors_of_any_length() -> None:
