@@ -70,7 +70,7 @@ class Operands:
     def ids(self) -> Tensor:
         """Tokens, as frequent as in text: one that is everywhere is a long sum for whoever adds up its gradient."""
         ((tokens, _),) = Stream(self.model.vocab_size, (self.R, 1, self.N), self.device).draw(1)
-        return tokens[:, 0]
+        return tokens[:, 0].int()  # as in a step
 
     def times_gain(self, stored: Tensor) -> Tensor:
         """A rescaler's effective vector, for every token."""
@@ -299,7 +299,7 @@ def _losses(x: Operands) -> list[Case]:
         return dh, *loss.unscale_(d_scaled, E_out, s_z, x.gain), found
 
     def plain(h: Tensor, weight: Tensor, s: Tensor) -> Tensor:
-        return chunked(h, weight.to(x.low), x.gain.view(-1, 1) * s, targets).mean(-1).sum()
+        return chunked(h, weight.to(x.low), x.gain.view(-1, 1) * s, targets.long()).mean(-1).sum()
 
     def softmax_in_place() -> object:
         loss.softmax_(logits, targets[replicas], losses[replicas], 0, 1 / N)
@@ -307,7 +307,7 @@ def _losses(x: Operands) -> list[Case]:
 
     def plain_softmax() -> Tensor:
         d = logits.float().softmax(-1)
-        d.scatter_add_(-1, targets[replicas, tokens].unsqueeze(-1), -torch.ones_like(d[..., :1]))
+        d.scatter_add_(-1, targets[replicas, tokens].long().unsqueeze(-1), -torch.ones_like(d[..., :1]))
         return (d / N).to(x.low)
 
     return [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.fused.tensors import DEVICE, DTYPES, made
+from tests.kernels.fused.tensors import DEVICE, DTYPES, bordered, made
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,7 +33,7 @@ def exact(*tensors: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("shape", [(1, 5, 8), (3, 7, 34), (2, 9, 192), (1, 3, 1224)])
 def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     from nugpt.core import sphere
-    from nugpt.kernels.fused.lerp import lerp, lerp_backward
+    from nugpt.kernels.fused.lerp import lerp, lerp_backward, lerp_low
 
     R, N, D = shape
     h, b, b0 = sphere.norm(made(R, N, D)), made(R, N, D, dtype=dtype, seed=1), made(R, N, D, dtype=dtype, seed=2)
@@ -50,6 +50,7 @@ def test_lerp_and_its_gradient(shape: tuple[int, int, int], dtype: torch.dtype) 
     assert_close(out, truth, torch.float32, "state")
     assert low.dtype is dtype
     assert_close(low, truth, dtype, "low copy")
+    assert torch.equal(lerp_low(h, b, stored, gain), low)
     g, g_low = made(R, N, D, seed=5), made(R, N, D, dtype=dtype, seed=6)
     true_grads = torch.autograd.grad(truth, (h64, b64, s64), g.double() + g_low.double())
     for again in (False, True):
@@ -165,6 +166,9 @@ def test_heads_and_their_gradient(queries: int, keys: int, dim: int, scaled: boo
     assert_close(lying(found[0]), true_grads[0], dtype, "q")
     assert_close(lying(found[1]), true_grads[1], dtype, "k")
     assert_close(found[2], dv, dtype)
+    for part in found[:2]:  # what pads their gradients, which held anything, is left out
+        assert not part[..., half:apart].any()
+        assert not part[..., apart + half :].any()
     if scaled:
         assert ds is not None
         assert_close(ds, true_grads[2], torch.float32, "s")
@@ -187,7 +191,7 @@ def test_heads_are_found_in_gradients_of_more_than_two_thousand_million_numbers(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("shape", [(1, 5, 24), (3, 19, 130)])
+@pytest.mark.parametrize("shape", [(1, 5, 24), (3, 17, 130), (2, 33, 128)])  # last tiles of one row, or of all columns
 def test_swiglu_and_its_gradient(shape: tuple[int, int, int], scaled: bool, dtype: torch.dtype) -> None:
     from nugpt.kernels.fused.swiglu import swiglu, swiglu_backward
 
@@ -218,24 +222,34 @@ def test_swiglu_and_its_gradient(shape: tuple[int, int, int], scaled: bool, dtyp
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("whole", "held", "pieces"),
-    [(True, None, 1), (False, None, 1), (True, 100 * 90, 9), (True, 700 * 90, 2)],
-    ids=["row at once", "row in pieces", "tokens in chunks", "replicas in groups"],
+    ("whole", "shape", "held", "pieces"),
+    [
+        (True, (2, 11, 4500), None, 1),
+        (False, (2, 11, 4500), None, 1),
+        (True, (3, 300, 90), 100 * 90, 9),  # of each replica 128, 128 and 44 tokens
+        (True, (3, 300, 90), 700 * 90, 2),  # two replicas, then one
+        (False, (2, 150, 33), 100 * 33, 4),  # of each replica 128 and 22 tokens; a row is a part and one number
+    ],
+    ids=["row at once", "row in pieces", "tokens in chunks", "replicas in groups", "tokens in chunks, row in pieces"],
 )
 def test_loss_and_its_gradients(
-    whole: bool, held: int | None, pieces: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    whole: bool,
+    shape: tuple[int, int, int],
+    held: int | None,
+    pieces: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from nugpt.kernels import cross_entropy
     from nugpt.kernels.fused import loss
     from nugpt.kernels.fused.tile import Tiling
 
-    R, N, D, V = 2, 11, 24, 4500
-    if held is not None:  # of three replicas: three parts of 128, 128 and 44 tokens each; two replicas, then one
-        R, N, V = 3, 300, 90
+    (R, N, V), D = shape, 24
+    if held is not None:
         monkeypatch.setattr(loss, "CHUNK_LOGITS", held)
-    if not whole:  # five parts of a row, and several rows for a program
+    if not whole:  # a row in several parts, and several rows for a program
         monkeypatch.setattr(loss, "WHOLE_ROW", 16)
-        monkeypatch.setitem(loss.TILINGS, "long softmax", Tiling(1024, resident=1))
+        monkeypatch.setitem(loss.TILINGS, "long softmax", Tiling(1024 if V > 1024 else 32, resident=1))
     assert len(loss.pieces(R, N, V)) == pieces
     h, W, s = made(R, N, D, dtype=dtype), made(R, V, D, seed=1), made(R, V, seed=2)
     s[0, 3] = 0.0  # a scale of zero still has a gradient
@@ -344,8 +358,9 @@ def test_adam_and_retraction(axis: int | None, padded: bool, dtype: torch.dtype)
             like[:, 3:].unflatten(1, (heads, width))[:, :, :dim] = x.unflatten(1, (heads, dim)).to(like.dtype)
         return like
 
-    g_stacked = placed(g, torch.zeros(stacked_shape, device=DEVICE, dtype=dtype))
+    g_stacked = bordered(placed(g, torch.zeros(stacked_shape, device=DEVICE, dtype=dtype)))
     copy = placed(p, torch.zeros(stacked_shape, device=DEVICE, dtype=dtype))
+    p, m, v, copy = (bordered(x, around=7.0) for x in (p, m, v, copy))  # what is read there must not be written back
     alive = torch.tensor([1, 0, 1], dtype=torch.int32, device=DEVICE)
     clip = torch.tensor([1.0, 1.0, 0.5], device=DEVICE)
     lr, eps, decay = (torch.tensor(x, device=DEVICE) for x in ([0.1, 0.2, 0.3], [1e-8, 1e-8, 1e-3], [0.0, 0.1, 0.1]))
@@ -386,12 +401,44 @@ def test_columns_are_followed_down_by_any_tile(monkeypatch: pytest.MonkeyPatch) 
     for tile in adam.COLUMN_TILES:
         with monkeypatch.context() as patch:
             patch.setattr(adam, "COLUMN_TILES", (tile,))
-            p, m, v = (x.clone() for x in start)
+            p, m, v = (bordered(x, around=7.0) for x in start)
             copy = torch.empty_like(p)
             settings = (0.1 * ones, 1e-8 * ones, 0 * ones)
             adam.update_(p, g, m, v, course, settings, 0, copy, adam.Place(columns=True), True)
         for x, t in zip((p, m, v, copy), (*truth, truth[0]), strict=True):
             assert_close(x, t, torch.float32, str(tile))
+
+
+def test_the_length_of_gradients_of_every_size_and_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nugpt.kernels.fused import adam
+
+    def check(*grads: Tensor) -> None:
+        truth = torch.cat([g.double().flatten(1) for g in grads], 1).norm(dim=1)
+        assert_close(adam.lengths(list(grads)), truth, torch.float32)
+        for i in range(len(grads)):  # each counts, and only for its own replica
+            spoiled = [g.clone() for g in grads]
+            spoiled[i][1] = float("inf")
+            assert adam.lengths(spoiled).isfinite().tolist() == [True, False, True]
+
+    wide, low = made(3, 2, 9000), made(3, 70, 33, dtype=torch.bfloat16)  # several programs' and one's
+    check(wide, made(3, 7), low, made(3, 2, 5), made(3, 1), made(3, 4097, seed=1))
+    check(low, wide)
+    check(made(3, 6))
+    monkeypatch.setattr(adam, "multiprocessors", lambda device: 1)
+    check(wide, made(3, 7))
+
+
+@pytest.mark.parametrize("programs", [1, 129, 1100])  # the last takes three rounds
+def test_what_programs_summed_is_added_up(programs: int) -> None:
+    from nugpt.kernels.fused.tile import total
+
+    R, W = 2, 19
+    partial, stored, gain = made(R, programs, W), made(R, W, seed=1), made(R, seed=2)
+    stored[:, 3] = 0.0
+    summed, g = partial.double().sum(1), gain.double().unsqueeze(1)
+    assert_close(total(partial, None, None), summed, torch.float32)
+    assert_close(total(partial, None, gain), summed * g, torch.float32)
+    assert_close(total(partial, stored, gain, absolute=True), summed * g * (g * stored).sign(), torch.float32)
 
 
 def test_adam_of_vectors_of_any_length() -> None:

@@ -20,7 +20,7 @@ from nugpt.kernels.fused.add_norm import add_norm, add_norm_backward
 from nugpt.kernels.fused.attention import attend, attend_turned_backward, candidates, fastest
 from nugpt.kernels.fused.embedding import embed, embed_backward, embedding_order
 from nugpt.kernels.fused.heads import Heads, rotate_scale
-from nugpt.kernels.fused.lerp import lerp, lerp_backward
+from nugpt.kernels.fused.lerp import lerp, lerp_backward, lerp_low
 from nugpt.kernels.fused.loss import scaled, token_losses, token_losses_and_gradients, unscale_
 from nugpt.kernels.fused.product import product
 from nugpt.kernels.fused.swiglu import Scales, swiglu, swiglu_backward
@@ -30,7 +30,7 @@ from nugpt.spec.roles import Roles
 Params = dict[str, Tensor]
 
 # Bytes that a replica may keep of what could be made again. Of the paper's model with 8 sequences it would be 8 GiB,
-# for 1.4 % of a step's time by count of bytes; at d_model 192 to 1536 with 16k tokens it is 0.2 to 1.8, for 4 to 6 %.
+# for 1.4 % of a step's time by count of bytes; at d_model 192 to 1536 with 16k tokens it is 0.2 to 1.6, for 4 to 6 %.
 MOST_KEPT = 2 * 2**30
 
 
@@ -264,7 +264,11 @@ class Normalized(Program):
             if keep:
                 states = None if self.spare else (low_A, mid, low)
                 kept.append((h, states, tuple(attended), branch_A, x, gated, branch_M))
-            h, low = lerp(mid, branch_M, *self._alpha(params, i, "alpha_M"))  # (3), (4)
+            alpha_M = self._alpha(params, i, "alpha_M")
+            if i + 1 < self.config.n_layers:
+                h, low = lerp(mid, branch_M, *alpha_M)  # (3), (4)
+            else:  # of the last state nothing but the copy is read
+                low = lerp_low(mid, branch_M, *alpha_M)
         return low, kept
 
     def backward(

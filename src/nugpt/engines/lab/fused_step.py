@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Judge = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 
+# Of tokens and targets within a step. Sorting takes half the passes of 64 bits, and comparing with every logit's number
+# half the instructions.
+TOKENS = torch.int32
 EAGER_STEPS = 2  # real steps before the capture: every kernel is compiled and every library has its workspace
 
 
@@ -53,7 +56,8 @@ class FusedStep:
             self._follow(params)
             if not self.program.attention:
                 self.program.choose_attention(self.replicas, tokens_RBT.shape[1])
-            return self.program.losses(params, *(x.flatten(1).contiguous() for x in (tokens_RBT, targets_RBT)))
+            pieces = (x.flatten(1).to(TOKENS).contiguous() for x in (tokens_RBT, targets_RBT))
+            return self.program.losses(params, *pieces)
 
     def train_step(
         self, state: State, tokens_RBT: Tensor, targets_RBT: Tensor, multiplier: float, micro: int, judge: Judge
@@ -96,7 +100,7 @@ class FusedStep:
     def _bind(self, state: State, tokens_RBT: Tensor, micro: int) -> None:
         """Begin with this state: fresh copies, buffers of the batch's shape, no graph yet."""
         self._state, self._micro, self._graph, self._taken = state, micro, None, 0
-        self._tokens, self._targets = (torch.empty_like(tokens_RBT, device=self.device) for _ in range(2))
+        self._tokens, self._targets = (torch.empty_like(tokens_RBT, dtype=TOKENS, device=self.device) for _ in range(2))
         self._scalars = torch.empty(3, device=self.device)
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
         self._places = _places(state)

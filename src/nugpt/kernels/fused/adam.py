@@ -33,6 +33,9 @@ class ColumnTile:
 COLUMN_TILES = (ColumnTile(64, 32, stages=3), ColumnTile(128, 16, stages=3), ColumnTile(128, 8))
 
 
+SHORT = 16384  # numbers of a rescaler's gradient: all such have one launch for their length, after a copy side by side
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a matrix lies inside a stacked copy: from its first row on, `dim` rows or columns every `width`."""
@@ -270,6 +273,9 @@ def _divisor(size: int) -> int:
 def lengths(grads: list[Tensor]) -> Tensor:
     """‖g‖₂ per replica over all of these, each (R, …) and dense: a fixed order of sums."""
     R, device = grads[0].shape[0], grads[0].device
+    short = [g.flatten(1) for g in grads if _is_short(g)]
+    if short:
+        grads = [*(g for g in grads if not _is_short(g)), torch.cat(short, 1)]
     block = 2048
     most = 8 * multiprocessors(device) // R
     counts = [max(1, min(most, triton.cdiv(g[0].numel(), 2 * block))) for g in grads]
@@ -280,3 +286,7 @@ def lengths(grads: list[Tensor]) -> Tensor:
         launch(_squares, (count, R), g, partial, g[0].numel(), column, count, partial.shape[1], block)
         column += count
     return partial.sum(1).sqrt()
+
+
+def _is_short(grad: Tensor) -> bool:
+    return grad.dtype == torch.float32 and grad[0].numel() <= SHORT

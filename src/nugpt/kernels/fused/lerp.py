@@ -30,7 +30,9 @@ def _state(hold, pull, b_inverse, hh, hb, yy):
 
 
 @triton.jit
-def _lerp_forward(h, b, stored, gain, out, low, N, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _lerp_forward(
+    h, b, stored, gain, out, low, N, D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
     r = tl.program_id(1)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
@@ -44,7 +46,8 @@ def _lerp_forward(h, b, stored, gain, out, low, N, D: tl.constexpr, ROWS: tl.con
     # Every length follows from four sums, taken together: one meeting of a row's threads instead of two.
     bb, hh, hb, yy = tl.reduce((b_tile * b_tile, hold * hold, hold * pull, pull * pull), 1, add4)
     after, _ = _state(hold, pull, inverse_length(bb), hh, hb, yy)
-    tl.store(out + at, after, mask=mask)
+    if WIDE:
+        tl.store(out + at, after, mask=mask)
     tl.store(low + at, after.to(low.dtype.element_ty), mask=mask)
 
 
@@ -114,12 +117,24 @@ def _lerp_backward(
 
 def lerp(h_RND: Tensor, b_RND: Tensor, stored_RD: Tensor, gain_R: Tensor) -> tuple[Tensor, Tensor]:
     """The next hidden state in float32, and its copy in b's dtype."""
+    out = torch.empty_like(h_RND)
+    return out, _lerp(h_RND, b_RND, stored_RD, gain_R, out)
+
+
+def lerp_low(h_RND: Tensor, b_RND: Tensor, stored_RD: Tensor, gain_R: Tensor) -> Tensor:
+    """The next hidden state in b's dtype alone, as only a product needs the last one."""
+    return _lerp(h_RND, b_RND, stored_RD, gain_R, None)
+
+
+def _lerp(h_RND: Tensor, b_RND: Tensor, stored_RD: Tensor, gain_R: Tensor, out_RND: Tensor | None) -> Tensor:
     R, N, D = h_RND.shape
     rows, block, warps = row_tile(D, "lerp")
-    out, low = torch.empty_like(h_RND), torch.empty_like(b_RND)
-    grid = (triton.cdiv(N, rows), R)
-    launch(_lerp_forward, grid, h_RND, b_RND, stored_RD, gain_R, out, low, N, D, rows, block, num_warps=warps)
-    return out, low
+    low = torch.empty_like(b_RND)
+    launch(
+        _lerp_forward, (triton.cdiv(N, rows), R),
+        h_RND, b_RND, stored_RD, gain_R, out_RND, low, N, D, out_RND is not None, rows, block, num_warps=warps,
+    )  # fmt: skip
+    return low
 
 
 def lerp_backward(

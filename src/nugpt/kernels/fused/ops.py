@@ -166,7 +166,7 @@ class _SummedLoss(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, weight: Tensor, stored: Tensor, gain: Tensor, targets: Tensor) -> Tensor:
         scale = _one(stored), gain.view(1)
         scaled = losses.scaled(_one(weight), *scale, h.dtype)
-        found, dh, dscaled = losses.token_losses_and_gradients(_one(h), scaled, _one(targets), 1.0)
+        found, dh, dscaled = losses.token_losses_and_gradients(_one(h), scaled, _one(targets).int(), 1.0)
         del scaled
         dweight, dstored = losses.unscale_(dscaled, _one(weight), *scale)
         ctx.save_for_backward(dh[0], dweight[0].to(weight.dtype), dstored[0])

@@ -109,8 +109,8 @@ def _swiglu_backward(
             tl.store(gated + narrow, (silu * u).to(gated.dtype.element_ty), mask=mask)
     if SCALED:
         to = (r.to(tl.int64) * P + p) * M + cols
-        tl.store(partial_u + to, tl.sum(sum_u, 0), mask=cols < M)
-        tl.store(partial_nu + to, tl.sum(sum_nu, 0) * constant, mask=cols < M)
+        tl.store(partial_u + to, tl.sum(sum_u, 0) * tl.load(gain_u + r), mask=cols < M)
+        tl.store(partial_nu + to, tl.sum(sum_nu, 0) * (tl.load(gain_nu + r) * constant), mask=cols < M)
 
 
 Scales = tuple[Tensor, Tensor, Tensor, Tensor]  # stored and gain of s_u, stored and gain of s_ν
@@ -144,13 +144,14 @@ def swiglu_backward(
     across = triton.cdiv(M, columns)
     P = walkers(triton.cdiv(N, rows), R * across, grad_RNM.device, warps, "swiglu backward")
     dx, gated = torch.empty_like(x_RNM2), torch.empty_like(grad_RNM) if again else None
-    partial = [grad_RNM.new_empty(R, P, M, dtype=torch.float32) for _ in range(2)] if scales else [None, None]
-    given = scales or (None, None, None, None)
+    partial = grad_RNM.new_empty(2, R, P, M, dtype=torch.float32) if scales else None
+    given, sums = scales or (None, None, None, None), (None, None) if partial is None else partial.unbind()
     launch(
         _swiglu_backward, (across, P, R),
-        x_RNM2, *given, constant, grad_RNM, dx, gated, *partial, N, P, M, scales is not None, again, rows, columns,
+        x_RNM2, *given, constant, grad_RNM, dx, gated, *sums, N, P, M, scales is not None, again, rows, columns,
         TILINGS["swiglu backward"].stages, num_warps=warps,
     )  # fmt: skip
-    if scales is None or partial[0] is None or partial[1] is None:
+    if partial is None:
         return dx, None, gated
-    return dx, (total(partial[0], None, scales[1]), total(partial[1], None, scales[3])), gated
+    d_u, d_nu = total(partial.view(2 * R, P, M), None, None).view(2, R, M).unbind()  # one launch for both
+    return dx, (d_u, d_nu), gated
