@@ -6,7 +6,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from nugpt.spec.checks import one_line
@@ -72,14 +72,6 @@ class Outcome:
     postponed: int = 0  # runs that the time left is too short for
 
 
-@dataclass
-class _Memory:
-    """What a worker has learned about its device and its runs."""
-
-    most: dict[Shape, int] = field(default_factory=dict)  # replicas of a shape, after more of them did not fit
-    given_up: set[str] = field(default_factory=set)  # runs that failed here: another start may try them again
-
-
 def work(
     directory: PlanDirectory,
     engine: Engine,
@@ -89,34 +81,7 @@ def work(
     limit: TimeLimit | None = None,
 ) -> Outcome:
     """Work on the plan until no run of it can be had, none can end in time, or a signal `request`s to leave."""
-    plan, store = directory.plan(), directory.store
-    request = request or Request()
-    outcome, memory = Outcome(), _Memory()
-    deadline: float | None = None
-    with Heartbeat(options.stale_after) as heart:
-        while True:
-            request.check()
-            curves = grown(plan, directory, options.stale_after)
-            begun = time.monotonic()
-            pack, lost = _claim_pack(plan, curves, store, engine, options, memory, request, limit)
-            if pack:
-                deadline = None
-                heart.hold(pack)
-                new = not any(steps_in(held.run.checkpoints) for held in pack)
-                _execute(pack, plan, curves, store, engine, outcome, memory, say, request, options.keep_checkpoints)
-                heart.hold(())
-                _learn(pack, limit, time.monotonic() - begun, new)
-                continue
-            if limit is not None and not lost and (short := _waiting_for_time(plan, curves, memory)):
-                outcome.postponed = short
-                say(f"{short} of its runs cannot end in the {told(limit.left())} that are left")
-                return outcome
-            waiting = lost or any(place.state == "running" for curve in curves for place in curve.places)
-            if deadline is None:
-                deadline = time.monotonic() + options.linger
-            if not waiting or time.monotonic() >= deadline:
-                return outcome
-            time.sleep(options.poll)
+    return _Worker(directory, engine, options, say, request or Request(), limit).work()
 
 
 def grown(plan: Plan, directory: PlanDirectory, stale_after: float) -> list[CurveState]:
@@ -138,70 +103,189 @@ def grown(plan: Plan, directory: PlanDirectory, stale_after: float) -> list[Curv
     return plan_state(plan, directory, stale_after)
 
 
-def _claim_pack(
-    plan: Plan,
-    curves: list[CurveState],
-    store: Store,
-    engine: Engine,
-    options: WorkerOptions,
-    memory: _Memory,
-    request: Request,
-    limit: TimeLimit | None = None,
-) -> tuple[list[Claim], bool]:
-    """Hold as many runs as go into one ensemble and can end in time, of the first shape that has any left.
+@dataclass(frozen=True)
+class _Failure:
+    """Why an ensemble could not be trained, without anything that would keep its memory."""
 
-    And whether runs were wanted that others took first: where none is held, time was then not what was missing.
-    """
-    ended, lost = ended_states(plan.policy), False
-    for group in _groups(_open_places(plan, curves, memory), store):
-        wanted = -(-len(group) // options.peers)
-        if limit is not None:
-            wanted = min(wanted, limit.room((place.spec, 1.0 - reached(place, store, plan.policy)) for place in group))
-            if wanted == 0:
-                continue
-        if options.replicas is not None:
-            wanted = min(wanted, options.replicas)
-        wanted = min(wanted, memory.most.get(shape_of(group[0].spec), wanted))
-        room = engine.capacity(group[0].spec, wanted)
-        claims: list[Claim] = []
+    error: str
+    trace: str
+    out_of_memory: bool
+
+
+class _Worker:
+    """One worker on one plan, and what it has learned about its device and its runs."""
+
+    def __init__(
+        self,
+        directory: PlanDirectory,
+        engine: Engine,
+        options: WorkerOptions,
+        say: Callable[[str], None],
+        request: Request,
+        limit: TimeLimit | None,
+    ) -> None:
+        self.directory, self.plan, self.store = directory, directory.plan(), directory.store
+        self.engine, self.options, self.say, self.request, self.limit = engine, options, say, request, limit
+        self.curves: list[CurveState] = []  # as last seen
+        self.most: dict[Shape, int] = {}  # replicas of a shape, after more of them did not fit
+        self.given_up: set[str] = set()  # runs that failed here: another start may try them again
+        self.outcome = Outcome()
+
+    def work(self) -> Outcome:
+        """Until no run can be had, none can end in time, or a signal asks to leave."""
+        deadline: float | None = None
+        with Heartbeat(self.options.stale_after) as heart:
+            while True:
+                self.request.check()
+                self.curves = grown(self.plan, self.directory, self.options.stale_after)
+                begun = time.monotonic()
+                pack, lost = self._claim_pack()
+                if pack:
+                    deadline = None
+                    heart.hold(pack)
+                    new = not any(steps_in(held.run.checkpoints) for held in pack)
+                    self._execute(pack)
+                    heart.hold(())
+                    self._learn(pack, time.monotonic() - begun, new)
+                    continue
+                if self.limit is not None and not lost and (short := self._waiting_for_time()):
+                    self.outcome.postponed = short
+                    self.say(f"{short} of its runs cannot end in the {told(self.limit.left())} that are left")
+                    return self.outcome
+                waiting = lost or any(place.state == "running" for curve in self.curves for place in curve.places)
+                if deadline is None:
+                    deadline = time.monotonic() + self.options.linger
+                if not waiting or time.monotonic() >= deadline:
+                    return self.outcome
+                time.sleep(self.options.poll)
+
+    def _claim_pack(self) -> tuple[list[Claim], bool]:
+        """Hold as many runs as go into one ensemble and can end in time, of the first shape that has any left.
+
+        And whether runs were wanted that others took first: where none is held, time was then not what was missing.
+        """
+        options, limit, policy = self.options, self.limit, self.plan.policy
+        ended, lost = ended_states(policy), False
+        for group in _groups(self._open_places(), self.store):
+            wanted = -(-len(group) // options.peers)
+            if limit is not None:
+                wanted = min(wanted, limit.room((p.spec, 1.0 - reached(p, self.store, policy)) for p in group))
+                if wanted == 0:
+                    continue
+            if options.replicas is not None:
+                wanted = min(wanted, options.replicas)
+            wanted = min(wanted, self.most.get(shape_of(group[0].spec), wanted))
+            room = self.engine.capacity(group[0].spec, wanted)
+            claims: list[Claim] = []
+            try:
+                for place in group:
+                    self.request.check()
+                    held = claim(self.store.run(place.spec), options.stale_after, ended)
+                    if held is not None:
+                        claims.append(held)
+                    if len(claims) == room:
+                        break
+            except BaseException:
+                _release(claims)
+                raise
+            if claims:
+                return claims, lost
+            lost = True
+        return [], lost
+
+    def _open_places(self) -> list[Place]:
+        """The runs that nobody works on and that this worker may try."""
+        taken = (*ended_states(self.plan.policy), "running")
+        places = [p for curve in self.curves for p in curve.places if p.state not in taken]
+        return [p for p in places if p.spec.hash not in self.given_up]
+
+    def _waiting_for_time(self) -> int:
+        """How many runs were there to be had, when none was taken."""
+        return len({place.spec.hash for place in self._open_places()})
+
+    def _learn(self, pack: list[Claim], took: float, new: bool) -> None:
+        """Take note of how long an ensemble took, where that decides about the next."""
+        records = [record for held in pack if (record := held.run.record()) is not None]
+        if self.limit is None or len(records) < len(pack):
+            return
+        for held, record in zip(pack, records, strict=True):
+            self.limit.pace.saw(held.run.spec(), record)
+        if new:
+            self.limit.pace.started(took, records)
+
+    def _execute(self, claims: list[Claim]) -> None:
+        """Run one ensemble; when it does not fit or fails, try its parts, down to the run that is at fault."""
+        by_hash = {place.spec.hash: place for curve in self.curves for place in curve.places}
+        left = [claims]
         try:
-            for place in group:
-                request.check()
-                held = claim(store.run(place.spec), options.stale_after, ended)
-                if held is not None:
-                    claims.append(held)
-                if len(claims) == room:
-                    break
+            while left:
+                self.request.check()
+                pack = left.pop(0)
+                places = [by_hash[held.run.path.name] for held in pack]
+                shape = shape_of(places[0].spec)
+                most = self.most.get(shape, len(pack))
+                if len(pack) > most:
+                    left[:0] = [pack[i : i + most] for i in range(0, len(pack), most)]
+                    continue
+                stop = _stop_asked(self.plan.policy.stop, places, self.curves, self.store)
+                failure = self._attempt(pack, [place.spec for place in places], stop)
+                if failure is None:
+                    _drop_checkpoints([] if self.options.keep_checkpoints else pack)
+                    continue
+                gc.collect()  # out of the handler, whose traceback would keep the ensemble's memory
+                middle = len(pack) // 2
+                if len(pack) == 1:
+                    self._give_up(pack[0], failure)
+                elif failure.out_of_memory:
+                    self.most[shape] = middle
+                    self.say(
+                        f"an ensemble of {len(pack)} does not fit ({failure.error}): at most {middle} of this shape now"
+                    )
+                    left.insert(0, pack)
+                else:
+                    self.say(f"an ensemble of {len(pack)} failed ({failure.error}): trying its halves")
+                    left[:0] = [pack[:middle], pack[middle:]]
         except BaseException:
             _release(claims)
             raise
-        if claims:
-            return claims, lost
-        lost = True
-    return [], lost
 
+    def _attempt(self, claims: list[Claim], specs: list[RunSpec], stop: StopAsked | None) -> _Failure | None:
+        """Train these runs as one ensemble and let go of them, or say why it did not work."""
 
-def _open_places(plan: Plan, curves: list[CurveState], memory: _Memory) -> list[Place]:
-    """The runs that nobody works on and that this worker may try."""
-    taken = (*ended_states(plan.policy), "running")
-    places = [p for curve in curves for p in curve.places if p.state not in taken]
-    return [p for p in places if p.spec.hash not in memory.given_up]
+        def guard() -> None:
+            self.request.check()  # one that came before the engine had handlers of its own
+            for held in claims:
+                held.check()
 
+        try:
+            self.engine.execute(specs, self.store, guard, stop)
+        except LostClaim as error:
+            self.say(f"{error}: leaving it to that worker")
+            _release(claims)
+            return None
+        except ValueError:
+            _release(claims)
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {one_line(error)[:LONGEST_ERROR]}"
+            return _Failure(told, traceback.format_exc(), _is_out_of_memory(error))
+        except BaseException:  # a signal: the engine has saved, and whoever starts next goes on from there
+            _release(claims, self.say)
+            raise
+        for held in claims:
+            record = held.run.record()
+            self.say(f"run {held.run.path.name} {record.status if record else 'left nothing'}")
+            held.finish()
+        self.outcome.done += len(claims)
+        return None
 
-def _waiting_for_time(plan: Plan, curves: list[CurveState], memory: _Memory) -> int:
-    """How many runs were there to be had, when none was taken."""
-    return len({place.spec.hash for place in _open_places(plan, curves, memory)})
-
-
-def _learn(pack: list[Claim], limit: TimeLimit | None, took: float, new: bool) -> None:
-    """Take note of how long an ensemble took, where that decides about the next."""
-    records = [record for held in pack if (record := held.run.record()) is not None]
-    if limit is None or len(records) < len(pack):
-        return
-    for held, record in zip(pack, records, strict=True):
-        limit.pace.saw(held.run.spec(), record)
-    if new:
-        limit.pace.started(took, records)
+    def _give_up(self, held: Claim, failure: _Failure) -> None:
+        """Note a run's failure and leave it to another start."""
+        held.run.add_failure(failure.error, failure.trace)
+        self.given_up.add(held.run.path.name)
+        self.outcome.failed += 1
+        self.say(f"run {held.run.path.name} failed: {failure.error}")
+        held.release()
 
 
 def _groups(places: list[Place], store: Store) -> list[list[Place]]:
@@ -217,101 +301,6 @@ def _groups(places: list[Place], store: Store) -> list[list[Place]]:
     return groups
 
 
-def _execute(
-    claims: list[Claim],
-    plan: Plan,
-    curves: list[CurveState],
-    store: Store,
-    engine: Engine,
-    outcome: Outcome,
-    memory: _Memory,
-    say: Callable[[str], None],
-    request: Request,
-    keep: bool,
-) -> None:
-    """Run one ensemble; when it does not fit or fails, try its parts, down to the run that is at fault."""
-    by_hash = {place.spec.hash: place for curve in curves for place in curve.places}
-    left = [claims]
-    try:
-        while left:
-            request.check()
-            pack = left.pop(0)
-            places = [by_hash[held.run.path.name] for held in pack]
-            shape = shape_of(places[0].spec)
-            most = memory.most.get(shape, len(pack))
-            if len(pack) > most:
-                left[:0] = [pack[i : i + most] for i in range(0, len(pack), most)]
-                continue
-            stop = _stop_asked(plan.policy.stop, places, curves, store)
-            failure = _attempt(pack, [place.spec for place in places], store, engine, outcome, stop, say, request)
-            if failure is None:
-                _drop_checkpoints([] if keep else pack)
-                continue
-            gc.collect()  # out of the handler, whose traceback would keep the ensemble's memory
-            middle = len(pack) // 2
-            if len(pack) == 1:
-                _give_up(pack[0], failure, outcome, memory, say)
-            elif failure.out_of_memory:
-                memory.most[shape] = middle
-                say(f"an ensemble of {len(pack)} does not fit ({failure.error}): at most {middle} of this shape now")
-                left.insert(0, pack)
-            else:
-                say(f"an ensemble of {len(pack)} failed ({failure.error}): trying its halves")
-                left[:0] = [pack[:middle], pack[middle:]]
-    except BaseException:
-        _release(claims)
-        raise
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """Why an ensemble could not be trained, without anything that would keep its memory."""
-
-    error: str
-    trace: str
-    out_of_memory: bool
-
-
-def _attempt(
-    claims: list[Claim],
-    specs: list[RunSpec],
-    store: Store,
-    engine: Engine,
-    outcome: Outcome,
-    stop: StopAsked | None,
-    say: Callable[[str], None],
-    request: Request,
-) -> _Failure | None:
-    """Train these runs as one ensemble and let go of them, or say why it did not work."""
-
-    def guard() -> None:
-        request.check()  # one that came before the engine had handlers of its own
-        for held in claims:
-            held.check()
-
-    try:
-        engine.execute(specs, store, guard, stop)
-    except LostClaim as error:
-        say(f"{error}: leaving it to that worker")
-        _release(claims)
-        return None
-    except ValueError:
-        _release(claims)
-        raise
-    except Exception as error:
-        told = f"{type(error).__name__}: {one_line(error)[:LONGEST_ERROR]}"
-        return _Failure(told, traceback.format_exc(), _is_out_of_memory(error))
-    except BaseException:  # a signal: the engine has saved, and whoever starts next goes on from there
-        _release(claims, say)
-        raise
-    for held in claims:
-        record = held.run.record()
-        say(f"run {held.run.path.name} {record.status if record else 'left nothing'}")
-        held.finish()
-    outcome.done += len(claims)
-    return None
-
-
 def _drop_checkpoints(claims: list[Claim]) -> None:
     """Of runs that are done or diverged; one that was stopped may be taken up again."""
     for held in claims:
@@ -322,15 +311,6 @@ def _drop_checkpoints(claims: list[Claim]) -> None:
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether the device or the machine had no room; torch's own class is known by its name, as torch is not ours."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-
-
-def _give_up(held: Claim, failure: _Failure, outcome: Outcome, memory: _Memory, say: Callable[[str], None]) -> None:
-    """Note a run's failure and leave it to another start."""
-    held.run.add_failure(failure.error, failure.trace)
-    memory.given_up.add(held.run.path.name)
-    outcome.failed += 1
-    say(f"run {held.run.path.name} failed: {failure.error}")
-    held.release()
 
 
 def _release(claims: list[Claim], say: Callable[[str], None] = lambda text: None) -> None:
