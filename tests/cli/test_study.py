@@ -11,7 +11,7 @@ from tests.sweep.small import record_of
 
 from nugpt.cli import launch_many
 from nugpt.cli import study as command
-from nugpt.cli.launch import Execution
+from nugpt.cli.execution import Execution
 from nugpt.cli.launch_many import Wanted, measured_first
 from nugpt.cli.main import main
 from nugpt.cli.run_arguments import Carrier

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nugpt.cli.launch import Execution, laid_down, run_workers
+from nugpt.cli.execution import Execution
+from nugpt.cli.launch import laid_down, run_workers
 from nugpt.cli.run_arguments import Carrier
 from nugpt.cli.show import counted, print_table
 from nugpt.spec.plan import Plan

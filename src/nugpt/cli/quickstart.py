@@ -26,7 +26,7 @@ class Quickstart:
     def run(self) -> int:
         """Sweep, fit, recommend, report, and say what was learned."""
         from nugpt.cli.curves import Origin, read_curves
-        from nugpt.cli.launch import Execution
+        from nugpt.cli.execution import Execution
         from nugpt.cli.recommend import KEPT, Recommend, TargetShape
         from nugpt.cli.report import Report
         from nugpt.cli.study import Study

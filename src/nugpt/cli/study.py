@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from nugpt.cli.execution import Execution, default_devices
 from nugpt.cli.hints import required
-from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
+from nugpt.cli.launch import early_worker, launch, show_plan
 from nugpt.cli.measured_runs import say_unmeasured
 from nugpt.cli.run_arguments import Carrier, open_data, precision_for
 from nugpt.cli.show import print_json, print_table

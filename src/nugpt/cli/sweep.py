@@ -8,7 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from nugpt.cli.launch import Execution, default_devices, early_worker, launch, show_plan
+from nugpt.cli.execution import Execution, default_devices
+from nugpt.cli.launch import early_worker, launch, show_plan
 from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import print_json
