@@ -166,8 +166,9 @@ def fresh_compiler() -> None:
 
 @pytest.fixture(scope="session")
 def mended_interpreter() -> None:
-    """Where Triton interprets kernels: sums are taken by slices, and a loop may end at a tile of one number."""
-    from tests.kernels.fused.interpreter import count_with_any_tile_of_one, reduce_by_slices
+    """Where Triton interprets kernels: sums by slices, loops up to a tile of one number, and nothing out of bounds."""
+    from tests.kernels.fused.interpreter import count_with_any_tile_of_one, keep_within_operands, reduce_by_slices
 
     reduce_by_slices()
     count_with_any_tile_of_one()
+    keep_within_operands()

@@ -1,4 +1,4 @@
-"""Reductions by slices give to the bit what Triton's interpreter gives number by number."""
+"""Triton's interpreter, mended: the same reductions to the bit, and no look outside of what a kernel was given."""
 
 from __future__ import annotations
 
@@ -24,3 +24,17 @@ def test_a_slice_at_a_time_is_as_one_number_after_another(axis: int, monkeypatch
         assert out.all()
         found.append(out)
     assert torch.equal(*found)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="kernels are not interpreted on a GPU")
+@pytest.mark.usefixtures("mended_interpreter")
+@pytest.mark.parametrize("short", ["given", "out"])
+def test_a_look_one_number_outside_is_refused(short: str) -> None:
+    from tests.kernels.fused.ordered import reduced_in_order
+    from triton.runtime.errors import InterpreterError
+
+    whole = {"given": torch.ones(2 * 8 * 16), "out": torch.ones(2 * 8)}
+    reduced_in_order[(1,)](whole["given"], whole["out"], 8, 16, 1)
+    operands = whole | {short: whole[short][:-1]}  # the last number lies in memory, but is no operand's
+    with pytest.raises(InterpreterError, match="outside of its operands"):
+        reduced_in_order[(1,)](operands["given"], operands["out"], 8, 16, 1)
