@@ -198,6 +198,33 @@ def test_losses_that_are_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert curve["log2_lr"] == pytest.approx(-6.0, abs=0.2)
 
 
+def test_a_row_twice_is_no_second_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"{2.0**p.log2_lr},{p.loss},run {i}" for i, p in enumerate(planted_points(-6.0, 0)) if p.seed == 0 and p.loss
+    ]
+    once, twice = tmp_path / "once.csv", tmp_path / "twice.csv"
+    once.write_text("\n".join(["lr,loss,name", *rows]))
+    twice.write_text("\n".join(["lr,loss,name", *rows, *rows]))
+    alone, again = (fitted(capsys, str(file))[file.name] for file in (once, twice))
+    assert alone["notes"] == []
+    assert again["notes"] == [f"left out: {len(rows)} repeated"]
+    assert again["curves"] == alone["curves"]
+    twice.write_text("\n".join(["lr,loss,name", *rows, *(row.replace("run", "again") for row in rows)]))
+    assert fitted(capsys, str(twice))["twice.csv"]["notes"] == [], "another run of the same loss is one"
+
+
+def test_spaces_around_names_and_ends_of_lines_within_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = [(2.0**p.log2_lr, p.loss) for p in planted_points(-6.0, 0) if p.loss]
+    spaced = tmp_path / "runs.csv"
+    spaced.write_text(' lr , "val, loss", note\n' + "".join(f'{x} , {y} , "a\nb, c"\n' for x, y in points))
+    (curve,) = fitted(capsys, str(spaced), "--loss-column", "val, loss")["runs.csv"]["curves"]
+    lines = tmp_path / "runs.jsonl"  # ends of lines for some readers, but none of JSON's
+    rows = [{"lr": x, "loss": y, "note": "a\u2028b\x85c"} for x, y in points]
+    lines.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode())
+    (same,) = fitted(capsys, str(lines))["runs.jsonl"]["curves"]
+    assert curve["log2_lr"] == same["log2_lr"] == pytest.approx(-6.0, abs=0.2)
+
+
 def test_the_tables_name_what_they_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(store)]) == 0
     shown = capsys.readouterr().out
@@ -362,6 +389,9 @@ MISTAKES = {
         ["semi.csv:1: the header 'lr;loss' is separated by ';'", "commas", "point"],
     ),
     "a column twice": ("twice.csv", ["twice.csv"], ["twice.csv:1", "'lr' 2 times"]),
+    "an open quote": ("open.csv", ["open.csv"], ["open.csv:3: not a CSV file: a quote in its row is not closed"]),
+    "a quote within a cell": ("quoted.csv", ["quoted.csv"], ["quoted.csv:2: not a CSV file: ',' expected after"]),
+    "an object over several lines": ("lines.jsonl", ["lines.jsonl"], ["lines.jsonl:1: not a JSON object on one line"]),
     "not UTF-8": ("latin.csv", ["latin.csv"], ["latin.csv", "UTF-8"]),
 }
 FILES = {
@@ -377,6 +407,9 @@ FILES = {
     "semi.csv": "lr;loss\n0,1;3,0\n",
     "twice.csv": "lr,loss,lr\n0.1,3.0,7\n0.2,2.9,7\n",
     "runs.jsonl": '{"lr": 0.1, "loss": 3.0}\n{"lr": 0.2,\n',
+    "open.csv": 'name,lr,loss\na,0.1,3.0\n"b,0.2,2.9\nc,0.3,3.1\n',
+    "quoted.csv": 'name,lr,loss\n"a"b,0.1,3.0\n',
+    "lines.jsonl": '{\n"lr": 0.1,\n"loss": 3.0\n}\n',
     "list.jsonl": "[1, 2]\n",
 }
 

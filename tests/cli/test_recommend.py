@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -355,6 +355,70 @@ def test_rows_of_a_file_that_do_not_count_are_told(
     write_csv(tmp_path / "runs.csv", rows)
     assert main(["recommend", "--from", str(tmp_path / "runs.csv"), *SIZED, "--group", "nugpt", *BASE, *TARGET]) == 0
     assert "nugpt: warning: left out: 1 did not end\n" in capsys.readouterr().err
+
+
+def own_rows(store: Path, **more: Callable[[int], Any]) -> list[dict[str, Any]]:
+    """νGPT's runs over width, with columns of their d_model."""
+    rows = [row for row in rows_of(store) if row["method"] == "nugpt" and row["steps"] == 100]
+    return [row | {name: of(row["d_model"]) for name, of in more.items()} for row in rows]
+
+
+PLAIN = (*SIZED[:8], *BASE, "--n-heads", "8", "--steps", "100")  # the columns that say sizes go by their names
+
+
+def test_heads_and_mlp_of_a_file_s_rows_are_heeded(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.csv"
+    write_csv(path, own_rows(store, n_heads=lambda d: d // 24, d_mlp=lambda d: 4 * d))
+    found = recommended(capsys, "--from", str(path), *PLAIN)
+    assert found["run"]["model"]["d_mlp"] == 4 * 8 * 24
+    assert found["loss"]["why_not"] is None, "the target has the proportions of the file's runs"
+    assert found["reach"][0]["swept"] == [24, 96]
+    write_csv(path, own_rows(store, Heads=lambda d: d // 24, hidden=lambda d: 3 * d))
+    named = ("--heads-column", "Heads", "--d-mlp-column", "hidden")
+    assert recommended(capsys, "--from", str(path), *PLAIN, *named)["run"]["model"]["d_mlp"] == 3 * 8 * 24
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"n_heads": lambda d: d // 12}, ["n_heads is 2 at d_model 24", "makes heads of 12", "24: --base-head-dim"]),
+        ({"head_dim": lambda d: 12}, ["head_dim is 12 in ", "the base's heads have 24: --base-head-dim"]),
+        (
+            {"d_mlp": lambda d: 4 * d if d > 24 else 48},
+            ["d_mlp of the target is not given, and was 2, 4 times d_model"],
+        ),
+    ],
+)
+def test_rows_whose_heads_or_mlp_do_not_fit_are_refused(
+    more: dict[str, Callable[[int], Any]],
+    told: Sequence[str],
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_csv(tmp_path / "runs.csv", own_rows(store, **more))
+    assert main(["recommend", "--from", str(tmp_path / "runs.csv"), *PLAIN]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    for text in told:
+        assert text in shown
+
+
+def test_an_exponent_of_batch_is_heeded_for_a_file_in_which_it_was_swept(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.csv"
+    write_csv(path, own_rows(store, batch=lambda d: d // 12))
+    assert main(["recommend", "--from", str(path), *PLAIN, "--batch", "4"]) == 2
+    assert "no batch exponent" in capsys.readouterr().err
+    exponent = ("--batch-exponent", "1/2")
+    found = recommended(capsys, "--from", str(path), *PLAIN, "--batch", "16", *exponent)
+    assert found["run"]["table"]["batch"] == "1/2"
+    assert {one["axis"]: one["swept"] for one in found["reach"]}["batch"] == [32, 128]
+    sizes = recommended(capsys, "--from", str(path), *SIZED[:8], *BASE[:-2], "--backtest", *exponent)["groups"]["nugpt"]
+    assert len(sizes["sizes"]) == 2
 
 
 MISTAKES = {

@@ -49,8 +49,8 @@ class RunColumns:
         """The options that are given."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
-    def sizes(self) -> dict[str, str]:
-        """What grows, by the name that its curves have → its column."""
+    def sizes(self, there: Sequence[str]) -> dict[str, str]:
+        """What grows, by the name that its curves have → its column, of a file with these columns."""
         return {}
 
 
@@ -61,29 +61,36 @@ class Columns(RunColumns):
     size_column: str | None = None
     """What grows: width, layers, steps. Without it all runs are of one size."""
 
-    def sizes(self) -> dict[str, str]:
+    def sizes(self, there: Sequence[str]) -> dict[str, str]:
         """By the column's own name."""
         return {} if self.size_column is None else {self.size_column: self.size_column}
 
 
 @dataclass(frozen=True)
 class ModelColumns(RunColumns):
-    """Of a file of your own runs: which column is what."""
+    """Of a file of your own runs: which column is what. A size that no column says is that of --base."""
 
     width_column: str | None = None
-    """d_model of each run; that of --base without it."""
+    """d_model of each run; by default the column d_model, if there is one."""
     layers_column: str | None = None
-    """Blocks of each run; those of --base without it."""
+    """Blocks of each run; by default the column n_layers, if there is one."""
+    heads_column: str | None = None
+    """Query heads of each run; by default the column n_heads, if there is one, else d_model over --base-head-dim."""
+    head_dim_column: str | None = None
+    """Dimension of a head, which must be the base's; by default the column head_dim, if there is one."""
+    d_mlp_column: str | None = None
+    """Hidden dimension of the MLP of each run; by default the column d_mlp, if there is one."""
     steps_column: str | None = None
-    """Iterations of each run; --base-steps without it."""
+    """Iterations of each run; by default the column steps, if there is one, else --base-steps."""
     batch_column: str | None = None
-    """Sequences per step of each run; --base-batch without it."""
+    """Sequences per step of each run; by default the column batch, if there is one, else --base-batch."""
 
-    def sizes(self) -> dict[str, str]:
-        """By the names of a run's fields."""
+    def sizes(self, there: Sequence[str]) -> dict[str, str]:
+        """By the names of a run's fields; a column of that very name need not be named."""
         named = {"d_model": self.width_column, "n_layers": self.layers_column}
+        named |= {"n_heads": self.heads_column, "head_dim": self.head_dim_column, "d_mlp": self.d_mlp_column}
         named |= {"steps": self.steps_column, "batch": self.batch_column}
-        return {name: column for name, column in named.items() if column is not None}
+        return {name: column or name for name, column in named.items() if column is not None or name in there}
 
 
 def read_table(path: Path, columns: RunColumns) -> tuple[list[Measured], list[str]]:
@@ -97,23 +104,33 @@ def read_table(path: Path, columns: RunColumns) -> tuple[list[Measured], list[st
     rows = list(readers[path.suffix](path))
     if not rows:
         raise ValueError(f"{path} has no rows")
-    named, sizes, there = columns.named(), columns.sizes(), list(dict.fromkeys(key for _, row in rows for key in row))
+    named, there = columns.named(), list(dict.fromkeys(key for _, row in rows for key in row))
     for what, name in named.items():
         if name not in there:
             raise ValueError(f"{what} column is {name!r}, but {path} has the columns {', '.join(there)}")
-    left_out: Counter[str] = Counter()
+    sizes, left_out = columns.sizes(there), Counter[str]()
+    if "seed" not in named:
+        rows, left_out["repeated"] = _without_copies(rows)
     seeds: dict[str, int] = {}
     read = (_own_run(row, named, sizes, seeds, left_out, f"{path}:{where}") for where, row in rows)
     runs = [run for run in read if run is not None]
     if not runs:
-        raise ValueError(f"{path}: no row has a result ({', '.join(f'{n} {why}' for why, n in left_out.items())})")
-    notes = [f"left out: {count} {why}" for why, count in left_out.items()]
+        raise ValueError(f"{path}: no row has a result ({', '.join(f'{n} {why}' for why, n in left_out.items() if n)})")
+    notes = [f"left out: {count} {why}" for why, count in left_out.items() if count]
     if "seed" in named:
         runs, told = _without_repeats(runs)
         notes += told
     else:
         runs = _numbered(runs)
     return own_curves(runs, named.get("group", "group")), notes
+
+
+def _without_copies(rows: list[tuple[int, dict[str, str]]]) -> tuple[list[tuple[int, dict[str, str]]], int]:
+    """Without seeds, a row that says the same as another in every column is no second seed; and how many those are."""
+    once: dict[frozenset[tuple[str, str]], tuple[int, dict[str, str]]] = {}
+    for where, row in rows:
+        once.setdefault(frozenset(row.items()), (where, row))
+    return list(once.values()), len(rows) - len(once)
 
 
 def _without_repeats(runs: Sequence[OwnRun]) -> tuple[list[OwnRun], list[str]]:
@@ -139,19 +156,23 @@ def _numbered(runs: Sequence[OwnRun]) -> list[OwnRun]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Each row by its columns' names; one that does not fit the header is refused, since its cells may have shifted."""
+    at = 1
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(file, skipinitialspace=True, strict=True)
             header: list[str] | None = None
             for cells in reader:
-                if not "".join(cells).strip() and len(cells) < 2:
-                    continue  # a blank line
-                if header is None:
-                    header = _header(cells, f"{path}:{reader.line_num}")
-                else:
-                    _check_cells(cells, len(header), f"{path}:{reader.line_num}")
-                    yield reader.line_num, dict(zip(header, cells, strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
+                if "".join(cells).strip() or len(cells) > 1:  # no blank line
+                    if header is None:
+                        header = _header([cell.strip() for cell in cells], f"{path}:{at}")
+                    else:
+                        _check_cells(cells, len(header), f"{path}:{at}")
+                        yield at, dict(zip(header, cells, strict=True))
+                at = reader.line_num + 1
+    except csv.Error as error:
+        way = "a quote in its row is not closed" if "end of data" in str(error) else error
+        raise ValueError(f"{path}:{at}: not a CSV file: {way}") from None
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8: {error}") from None
 
 
@@ -177,7 +198,7 @@ def _check_cells(cells: list[str], columns: int, where: str) -> None:
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """One object a line; the fields of objects inside it are named with dots, as config.lr."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a text inside may have other ends of lines
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text in UTF-8: {error}") from None
     for i, line in enumerate(lines, start=1):
@@ -185,7 +206,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"{path}:{i}: not a JSON object: {error}") from None
+                raise ValueError(f"{path}:{i}: not a JSON object on one line: {error}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{path}:{i}: {line.strip()[:40]!r} is not a JSON object")
             yield i, {name: "" if value is None else str(value) for name, value in flat(row)}

@@ -30,9 +30,10 @@ def own_sweep(
     """
     from nugpt.fit.measured import as_runs
 
-    at_base = _run_at_base(file, columns, table, base, target)
     curves, notes = read_table(file, columns)
-    return as_runs(_of_group(curves, group), lambda sizes: _resized(at_base, sizes, columns.sizes(), file)), notes
+    at_base = _run_at_base(file, curves[0].sizes, table, base, target)
+    named = columns.sizes(list(curves[0].sizes))
+    return as_runs(_of_group(curves, group), lambda sizes: _resized(at_base, sizes, named, file)), notes
 
 
 def _of_group(curves: list[Measured], group: str | None) -> list[Measured]:
@@ -48,8 +49,9 @@ def _of_group(curves: list[Measured], group: str | None) -> list[Measured]:
 
 
 def _run_at_base(
-    file: Path, columns: ModelColumns, table: Parametrization, base: BaseShape, target: Mapping[str, int | None]
+    file: Path, said: Mapping[str, float], table: Parametrization, base: BaseShape, target: Mapping[str, int | None]
 ) -> RunSpec:
+    """The base's run; `said` are the sizes that the file's rows say."""
     from nugpt.spec.recipe import NO_DATA
     from nugpt.spec.run import RunSpec
     from nugpt.spec.scales import preset
@@ -59,10 +61,10 @@ def _run_at_base(
             f"base is not given, but {file} does not say what its table's ratios are taken over, nor what its runs "
             "share: --base names a preset"
         )
-    if base.base_steps is None and (columns.steps_column is None or table.base.data):
-        way = "" if columns.steps_column is not None else ", or name their column with --steps-column"
+    if base.base_steps is None and ("steps" not in said or table.base.data):
+        way = "" if "steps" in said else ", or name their column with --steps-column"
         raise ValueError(f"base_steps is not given, but {file} does not say the base's: give --base-steps{way}")
-    if base.base_batch is None and columns.batch_column is None:
+    if base.base_batch is None and "batch" not in said:
         raise ValueError(
             f"base_batch is not given, but {file} does not say the sequences of a step: give --base-batch, or name "
             "their column with --batch-column"
@@ -99,11 +101,20 @@ def _resized(run: RunSpec, sizes: Mapping[str, float], columns: Mapping[str, str
         if value != int(value):
             raise ValueError(f"{columns[name]} is {value:g} in {file}, but must be a whole number")
         whole[name] = int(value)
-    head_dim, d_model = run.model.head_dim, whole.pop("d_model", run.model.d_model)
+    head_dim, heads = run.model.head_dim, whole.pop("n_heads", None)
+    d_model = whole.pop("d_model", run.model.d_model if heads is None else heads * head_dim)
+    other = "--base-head-dim gives another"
+    if (said := whole.pop("head_dim", head_dim)) != head_dim:
+        raise ValueError(f"{columns['head_dim']} is {said} in {file}, but the base's heads have {head_dim}: {other}")
+    if heads is not None and heads * head_dim != d_model:
+        raise ValueError(
+            f"{columns['n_heads']} is {heads} at d_model {d_model} in {file}, which makes heads of "
+            f"{d_model / heads:g}, but the base's have {head_dim}: {other}"
+        )
     if d_model % head_dim:
         raise ValueError(
             f"{columns['d_model']} is {d_model} in {file}, but must be a multiple of the heads' dimension, which is "
-            f"{head_dim}: --base-head-dim gives another"
+            f"{head_dim}: {other}"
         )
     steps, batch = whole.pop("steps", run.steps), whole.pop("batch", run.batch)
     return retarget(run, steps, batch, n_heads=d_model // head_dim, **whole)

@@ -163,7 +163,7 @@ class Recommend:
 
         if source.is_dir():
             return self._of_store(source), self.parametrization, self.group
-        table = load_table(self.parametrization)
+        table = self._table(load_table(self.parametrization))
         given = {**self.target.model(), "n_heads": self._heads()}
         curves, notes = own_sweep(source, self.columns, table, self.base, given, self.group)
         for note in notes:
@@ -218,7 +218,7 @@ class Recommend:
     def _check_backtest(self) -> None:
         """Its targets are the swept sizes, it says nothing that could be written, and it goes as far as they reach."""
         of_file = self.source is not None and self.source.is_file()
-        targets = {**vars(self.target), **({} if of_file else vars(self.base))}
+        targets = vars(self.target) | ({"batch_exponent": None} if of_file else vars(self.base))
         for name, value in targets.items():
             if value is not None:
                 raise ValueError(
@@ -261,6 +261,10 @@ class Recommend:
             if given_or_shared[name] is None and len(values) > 1:
                 there = ", ".join(map(str, values))
                 raise ValueError(f"{name} of the target is not given, and was swept over {there}: say which")
+        ratios = sorted({round(spec.model.d_mlp / spec.model.d_model, 2) for spec in swept})
+        if given["d_mlp"] is None and len(ratios) > 1:
+            there = ", ".join(f"{ratio:g}" for ratio in ratios)
+            raise ValueError(f"d_mlp of the target is not given, and was {there} times d_model in the sweep: say which")
         steps = template.steps if shape.steps is None else shape.steps
         return retarget(replace(template, table=table), steps, shape.batch, **given)
 
