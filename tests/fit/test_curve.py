@@ -8,7 +8,21 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from nugpt.fit.curve import CLIFF, POWERS, Family, _next_power, _systematic, _Target, _unusual, failures, windows
+from nugpt.fit.curve import (
+    CLIFF,
+    POWERS,
+    Effort,
+    Family,
+    _Drawn,
+    _next_power,
+    _sample,
+    _systematic,
+    _Target,
+    _unusual,
+    failures,
+    shapes,
+    windows,
+)
 from nugpt.fit.interval import Interval
 from nugpt.fit.noise import NoiseModel
 from nugpt.fit.points import Levels, Point, levels
@@ -155,3 +169,67 @@ def test_a_step_of_the_likelihood_leaves_a_share_of_the_draws() -> None:
     left = weight.sum() ** 2 / (weight @ weight) / 2000
     assert 0.35 <= left < 0.45  # the step is found to a tenth
     assert _next_power(np.zeros(10), 0.7) == 0.7  # where all count alike, the whole way
+
+
+def from_the_prior(target: _Target, family: Family, n: int) -> np.ndarray:
+    """Draws of what is believed before any point is seen, by scipy: places anywhere, one side in five turned around."""
+    rng = np.random.default_rng(4)
+    low = 6.0 / 8.0**2  # the noise is at most eight times what it is taken to be
+    chance = stats.chi2.isf(rng.uniform(size=n) * stats.chi2.sf(low, 6.0), 6.0)
+    shape = stats.multivariate_normal.rvs(target.centre[:, 0], family.spread @ family.spread.T, n, rng)
+    places = rng.uniform(*target.where, size=n)
+    return np.vstack(
+        [places, np.log(6.0 * target.noise.variance / chance) / 2, rng.choice([1.0, 1.0, 1.0, 1.0, -1.0], n), shape.T]
+    )
+
+
+@pytest.mark.parametrize("family", [CLIFF, POWERS])
+def test_the_samples_are_those_of_the_posterior_and_its_evidence(family: Family) -> None:
+    """Against draws from the prior, each counted as often as it explains the points."""
+    target = _Target(TRIED, windows(TRIED), NoiseModel(0.25**2, 6.0), family, "right")
+    theta = from_the_prior(target, family, 400_000)
+    sampled = [_sample(target, np.random.default_rng(seed), Effort(1024, 2048, 2)) for seed in range(6)]
+    for window, log_likelihood in enumerate(target.likelihoods(theta, len(target.ends) - 1)):
+        weight = np.exp(log_likelihood - log_likelihood.max())
+        assert weight.sum() ** 2 / (weight @ weight) > 500  # so many draws are what they come to
+        log_evidence = float(log_likelihood.max()) + math.log(float(weight.mean()))
+        found = [one[window].log_evidence for one in sampled]
+        assert float(np.mean(found)) == pytest.approx(log_evidence, abs=0.3)  # 0.2 by chance, with the heaviest tails
+        places = np.concatenate([one[window].theta[0] for one in sampled])
+        middle = float(np.average(theta[0], weights=weight))
+        deviation = math.sqrt(float(np.average((theta[0] - middle) ** 2, weights=weight)))
+        assert float(np.mean(places)) == pytest.approx(middle, abs=0.15 * deviation)
+        assert float(np.std(places)) == pytest.approx(deviation, rel=0.1)
+
+
+@pytest.mark.parametrize("family", [CLIFF, POWERS])
+def test_the_loss_at_the_optimum_is_the_weighted_mean_of_what_the_shape_leaves(family: Family) -> None:
+    target, theta = made(family)
+    for window, mask in enumerate(windows(TRIED)):
+        for draw in theta.T:
+            u = draw[2] * (TRIED.x[mask] - draw[0])
+            misfit = 0.0003**2 + (0.05 * TRIED.height[mask]) ** 2 / TRIED.count[mask]
+            precision = 1 / (math.exp(2 * draw[1]) / TRIED.count[mask] + misfit)
+            rest = TRIED.mean[mask] - family.excess(u, draw[3:, None])
+            many = np.tile(draw[:, None], 20_000)
+            loss = target.drawn(many, window, 0.0, np.random.default_rng(0)).loss
+            error = 1 / math.sqrt(float(precision.sum()))
+            assert float(np.mean(loss)) == pytest.approx(float(np.average(rest, weights=precision)), abs=0.03 * error)
+            assert float(np.std(loss)) == pytest.approx(error, rel=0.03)  # 20,000 draws: 0.5 %
+
+
+def test_families_count_by_their_evidence_and_windows_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The second explains the points of the windows 3 and 9 times as well: 3/4 · 1 to 1/4 · 3, and 3/4 · 1 to 1/4 · 9.
+    evidence = {CLIFF: (-700.0, -800.0), POWERS: (-700.0 + math.log(3), -800.0 + math.log(9))}
+
+    def sample(target: _Target, generator: np.random.Generator, effort: Effort) -> list[_Drawn]:
+        theta = np.zeros((3 + len(target.family.centre), effort.explore))
+        logs = evidence[target.family]
+        return [_Drawn(theta + i, np.full(effort.explore, float(i)), log) for i, log in enumerate(logs)]
+
+    monkeypatch.setattr("nugpt.fit.curve._sample", sample)
+    assert len(windows(TRIED)) == 2
+    drawn = shapes(TRIED, NOISE, effort=Effort(1024, 512, 1))
+    assert [theta.shape[1] for _, theta in drawn.groups] == [256 + 128, 256 + 384]
+    assert [int(np.sum(drawn.loss == window)) for window in (0, 1)] == [512, 512]
+    assert np.array_equal(drawn.x, drawn.loss), "a draw keeps its own loss"

@@ -15,8 +15,8 @@ from scipy import special, stats
 from tests.fit.synthetic import FAMILIES, sweep
 
 from nugpt.fit import Interval, NoiseModel, Point, optimum, study_noise
-from nugpt.fit.curve import FINE, QUICK, Effort, Shapes
-from nugpt.fit.noise import curve_noise, pool
+from nugpt.fit.curve import FINE, QUICK, Effort, Shapes, shapes
+from nugpt.fit.noise import curve_noise, noise_of, pool
 from nugpt.fit.optimum import (
     VERDICTS,
     _deviation,
@@ -326,14 +326,13 @@ def test_an_open_side_leaves_all_of_the_level_to_the_other() -> None:
     assert _deviation(0.3 * normal) == pytest.approx(0.3, rel=0.01)  # a thousand places of it
 
 
-@pytest.mark.parametrize(("spread", "flat"), [(1.7, True), (1.8, False)])
-def test_levels_are_flat_where_an_f_test_does_not_tell_them_apart(spread: float, flat: bool) -> None:
+@pytest.mark.parametrize(("share", "flat"), [(0.99, True), (1.01, False)])
+def test_levels_are_flat_where_an_f_test_does_not_tell_them_apart(share: float, flat: bool) -> None:
     # Five levels of three seeds, in units of 0.01 nats: the deviation of the noise, with 10 degrees of freedom.
-    off = spread * np.array([-1.0, 0.5, 0.0, 0.5, 0.0])
-    tried = levels([Point(-8.0 + i, 3.5 + 0.01 * float(o), s) for i, o in enumerate(off) for s in range(3)])
+    off = np.array([-1.0, 0.5, 0.0, 0.5, 0.0])
     between = 3 * float(np.sum((off - off.mean()) ** 2)) / 4
-    odds = float(stats.f.sf(between, 4, 10))
-    assert (odds > 0.05) is flat
+    off *= math.sqrt(share * float(stats.f.isf(0.05, 4, 10)) / between)
+    tried = levels([Point(-8.0 + i, 3.5 + 0.01 * float(o), s) for i, o in enumerate(off) for s in range(3)])
     assert _is_flat(tried, NoiseModel(0.01**2, 10.0)) is flat
     assert not _is_flat(levels(curve({-7.0: 3.0})), NoiseModel(0.01**2, 10.0))  # one level tells nothing
     assert _is_flat(levels(curve({-8.0: 3.0, -7.0: 3.0})), NoiseModel(0.01**2, 10.0))
@@ -442,3 +441,22 @@ def test_what_one_seeds_noise_rests_on_is_said(pooled: NoiseModel, words: str) -
     losses = {-8.0: 3.3, -7.0: 3.1, -6.0: 3.2}
     assert optimum(curve(losses), pooled=pooled).notes[-1].endswith(words)
     assert not any("one seed" in note for note in optimum(seeds(losses, 2, 0.001), pooled=pooled).notes)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_seed_alone_moves_the_optimum_beyond_what_its_curves_say(count: int) -> None:
+    points = seeds(REAL, count, 0.003)
+    found = optimum(points)
+    assert found.shapes is not None
+    own = shapes(levels(points), noise_of(levels(points), None))
+    assert np.array_equal(found.shapes.x, own.x) is (count > 1)
+
+
+def test_the_loss_of_seeds_that_are_not_paired_is_what_the_curves_say() -> None:
+    # Every run has a seed of its own, whose effect is in the noise already: nothing is assumed of another's.
+    runs = [replace(point, seed=i) for i, point in enumerate(seeds(REAL, 3, 0.003))]
+    found = optimum(runs)
+    assert found.shapes is not None
+    low, high = np.quantile(found.shapes.loss, [0.05, 0.95])
+    assert found.loss_interval == pytest.approx((low, high))
+    assert not any("another's is taken to differ" in note for note in found.notes)
