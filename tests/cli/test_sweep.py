@@ -238,6 +238,7 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--devices", "gpu"], "device is 'gpu'"),
         (["--devices", "cuda:99"], "device is 'cuda:99'"),
         (["--data", "/nowhere"], "/nowhere"),
+        (["--vocab-size", "100"], "vocab_size is 100, but the data's tokenizer needs at least 384"),
         (["--titan", "0"], "titan is 0"),
         (["--titan-tp", "2"], "titan_tp is 2, but without --titan no run has several GPUs"),
         (["--titan-activations", "full"], "titan_activations is 'full', but without --titan"),

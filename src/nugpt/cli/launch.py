@@ -158,6 +158,8 @@ def laid_down(plan: Plan, store: Path, dataset: TokenDataset, carrier: Carrier, 
     elif execution.executor == "local":
         _check_kernels(plan, carrier, execution)
     options = asdict(carrier.options())  # refused before anything is written
+    for curve in plan.curves:
+        dataset.check_suits(curve.spec.model)
     if execution.executor == "slurm" and not (store / "plans" / plan.name / "plan.json").is_file():
         from nugpt.sweep.executors.slurm import check_sbatch
 

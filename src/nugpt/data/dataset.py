@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from nugpt.data.permutation import Permutation, keyed_permutation
 from nugpt.data.shards import document_map, token_map
 from nugpt.data.tokenizer import Tokenizer, stored_tokenizer
 from nugpt.data.verify import full_problems, size_problems
+
+if TYPE_CHECKING:
+    from nugpt.spec.model import ModelConfig
 
 # Checksums run at about a gigabyte per second: below this size opening checks them all and nobody notices. Larger data
 # is read in full once, and again when a file of it has changed.
@@ -90,6 +94,15 @@ class TokenDataset:
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer kept with the data."""
         return stored_tokenizer(self.path, self.manifest.tokenizer.end_of_text)
+
+    def check_suits(self, model: "ModelConfig") -> None:
+        """Refuse a model whose vocabulary is too small, or whose sequences are longer than a split."""
+        if self.vocab_size > model.vocab_size:
+            raise ValueError(
+                f"vocab_size is {model.vocab_size}, but the data's tokenizer needs at least {self.vocab_size}"
+            )
+        self.n_windows(model.seq_len)
+        _window_count(len(self.held_out), model.seq_len, "validation")
 
     def n_windows(self, seq_len: int) -> int:
         """How many samples of this length an epoch has."""

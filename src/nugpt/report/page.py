@@ -24,7 +24,8 @@ Stills = Mapping[str, Sequence[tuple[str, bytes]]]  # plan → (what it shows, P
 MOST_ENTRIES = 8  # plans that the page's head names one by one; more are folded away
 _HINT = (
     "Hover over a point for its run, seed, η and loss; a click leads to its row below. A click on a legend's entry "
-    "shows that one alone, further clicks add or remove others."
+    "shows that one alone, further clicks add or remove others. Beside a best η, its bar is the interval, a dash the "
+    "stability edge, and an open triangle a bound of an optimum that is not enclosed."
 )
 
 

@@ -378,7 +378,7 @@ def recommendation_section(values: Any, known: set[str], specs: bool = True) -> 
     """What `nugpt recommend` left in the store, whatever of it can be read; runs without specs allow none."""
     head = tag("h2", "Recommendation", id="recommendation")
     if values is None:
-        told = "None is in the store: `nugpt recommend` makes one from these sweeps and keeps it there."
+        told = "None is in the store: `nugpt recommend --keep` makes one from these sweeps and keeps it there."
         if not specs:
             told = "None: a recommendation needs the specs of the runs, which these do not have. The optima are below."
         return tag("section", head, tag("p", told, class_="soft"))

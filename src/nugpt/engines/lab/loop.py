@@ -175,12 +175,7 @@ def _find_checkpoints(runs: list[_Run]) -> list[list[_Run]]:
 def _check_data(spec: RunSpec, dataset: TokenDataset) -> None:
     if dataset.content_hash != spec.data:
         raise ValueError(f"the data set's content hash is {dataset.content_hash}, but the run's spec says {spec.data}")
-    if dataset.vocab_size > spec.model.vocab_size:
-        raise ValueError(
-            f"vocab_size is {spec.model.vocab_size}, but the data's tokenizer needs at least {dataset.vocab_size}"
-        )
-    dataset.n_windows(spec.model.seq_len)  # either split may be too short for one window
-    dataset.validation(spec.model.seq_len, 1)
+    dataset.check_suits(spec.model)
 
 
 def _check_start(model: ModelConfig, start: Start, given: Checkpoint) -> None:

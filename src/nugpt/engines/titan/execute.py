@@ -92,11 +92,7 @@ def read_run(request: Request) -> RunSpec:
 def with_data(spec: RunSpec, data: Path, check: str) -> RunSpec:
     """The run on this data, which must be there and go with its model."""
     dataset = open_dataset(data, check)
-    if dataset.vocab_size > spec.model.vocab_size:
-        raise ValueError(
-            f"vocab_size is {spec.model.vocab_size}, but the data's tokenizer needs at least {dataset.vocab_size}"
-        )
-    dataset.n_windows(spec.model.seq_len)
+    dataset.check_suits(spec.model)
     return replace(spec, data=dataset.content_hash)
 
 
