@@ -108,10 +108,12 @@ def test_every_kernel_of_a_step_is_timed(launched: set[str], monkeypatch: pytest
 
 def test_tokens_are_as_frequent_as_in_text_and_their_rows_are_read_once() -> None:
     from nugpt.bench.kernels import Operands, cases
+    from nugpt.engines.lab.fused_step import TOKENS
 
     shape = Shape("wordy", ModelConfig(1, 2, 16, 40, 500, d_mlp=24), 4, 2)
     tokens = Operands(shape, torch.device(DEVICE), LOW).ids()
     assert tokens.shape == (2, 2000)
+    assert tokens.dtype is TOKENS  # as in a step
     assert tokens.is_contiguous()
     first = 1 / sum(1 / k for k in range(1, 41))  # 0.23 of all, where it would be 0.025 of tokens drawn evenly
     assert abs(float((tokens == 0).double().mean()) - first) < 5 * (first * (1 - first) / 4000) ** 0.5

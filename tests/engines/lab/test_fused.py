@@ -226,6 +226,17 @@ def test_weights_changed_from_outside_are_seen() -> None:
     assert_the_step_sees_its_weights()
 
 
+def test_tokens_beyond_sixteen_bits_are_told_apart() -> None:
+    model = ModelConfig(1, 2, 6, 2**16 + 40, 2, d_mlp=24)
+    found = {}
+    for kernels in ("fused", "plain"):
+        ensemble = Ensemble(specs_of(model, 1)[:1], DEVICE, "plain", "plain", False, kernels)
+        tokens = torch.tensor([[[2**16 + 39, 39]]], device=DEVICE)
+        found[kernels] = ensemble.token_losses(ensemble.initial_state().params, tokens, tokens.flip(-1)).flatten()
+    assert torch.allclose(found["fused"], found["plain"], atol=1e-4)
+    assert abs(found["plain"][0] - found["plain"][1]) > 1e-3
+
+
 def test_a_subset_goes_on_as_if_alone() -> None:
     specs = specs_of(SHAPES["padded heads"], 3)
     whole, state, _ = train(specs, "fused", 1, 3)

@@ -166,3 +166,14 @@ def test_summed_loss_and_the_loss_of_every_token(dtype: torch.dtype, monkeypatch
     )
     assert float((each.double() - scaled).norm() / scaled.norm()) < BOUNDS[dtype]
     assert float((each.double() - truth).norm() / truth.norm()) > BOUNDS[dtype]  # the gain is not lost
+
+
+def test_targets_beyond_sixteen_bits_are_told_apart() -> None:
+    from nugpt.kernels.fused import ops
+
+    D, V = 8, 2**16 + 40
+    operands = made(2, D), made(V, D, seed=1), made(V, seed=2), number(0.9)
+    targets = torch.tensor([V - 1, 39], device=DEVICE)
+    each, same = (ops.token_losses(*operands, x) for x in (targets, targets % 2**16))
+    torch.testing.assert_close(ops.summed_loss(*operands, targets), each.sum(0, keepdim=True))
+    assert abs(each[0] - same[0]) > 0.1
