@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -298,8 +297,8 @@ class Recommend:
         if text is None:
             return table
         try:
-            return replace(table, batch=Fraction(text))
-        except (ValueError, ZeroDivisionError):
+            return replace(table, batch=checks.written_exponent(text, "batch_exponent"))
+        except ValueError:
             raise ValueError(f"batch_exponent is {text!r}, but must be a number or a fraction such as 1/2") from None
 
     def _keep(self, found: Recommendation) -> None:
