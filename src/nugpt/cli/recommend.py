@@ -17,7 +17,7 @@ from nugpt.cli.curves import OfStore, check_heeded, store_curves
 from nugpt.cli.own_runs import ModelColumns
 from nugpt.cli.own_sweep import own_sweep
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
-from nugpt.cli.show import number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table
 from nugpt.cli.store import check_unpacked
 from nugpt.spec import checks
 
@@ -371,7 +371,7 @@ def _print(found: Recommendation, tflops: float | None) -> None:
     run, model = found.run, found.run.model
     resolved = run.resolved()
     print(
-        f"target   {model.n_layers} layers, {model.n_heads} heads: d_model {model.d_model}, "
+        f"target   {counted(model.n_layers, 'layer')}, {counted(model.n_heads, 'head')}: d_model {model.d_model}, "
         f"{total_parameters(model):,} parameters; {run.steps:,} steps of {run.batch} × {model.seq_len} tokens"
     )
     print(f"table    {resolved.table}; from {found.nearest}")
