@@ -253,3 +253,10 @@ def test_the_resolved_table(shown: Any) -> None:
         assert shown("table", *option) == shown("table", "--resolve")
     prenorm = json.loads(shown("table", "--resolve", "--parametrization", "prenorm-completep", "--json"))
     assert prenorm["prenorm-completep"]["family"] == "prenorm"
+
+
+def test_one_layer_is_one_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", "--preset", "tiny-l1h1"]) == 0
+    assert capsys.readouterr().out.startswith("1 layer, 1 head of 48: ")
+    assert main(["recommend", "--lr", "0.01", "--preset", "tiny-l1h1"]) == 0
+    assert capsys.readouterr().out.startswith("target   1 layer, 1 head: ")

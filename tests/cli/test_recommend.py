@@ -380,6 +380,21 @@ def test_heads_and_mlp_of_a_file_s_rows_are_heeded(
     assert recommended(capsys, "--from", str(path), *PLAIN, *named)["run"]["model"]["d_mlp"] == 3 * 8 * 24
 
 
+def test_heads_of_64_go_with_the_d_mlp_of_rows_or_target(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row | {"d_model": row["d_model"] // 24 * 64} for row in own_rows(store)]
+    path = tmp_path / "runs.csv"
+    words = ["--from", str(path), *PLAIN, "--base-head-dim", "64"]
+    write_csv(path, rows)
+    assert main(["recommend", *words]) == 2
+    assert "d_mlp is not given, and 8/3 of d_model = 128 is not a whole number" in capsys.readouterr().err
+    model = recommended(capsys, *words, "--d-mlp", "1536")["run"]["model"]
+    assert (model["head_dim"], model["n_heads"], model["d_mlp"]) == (64, 8, 1536)
+    write_csv(path, [row | {"n_heads": row["d_model"] // 64, "d_mlp": 3 * row["d_model"]} for row in rows])
+    assert recommended(capsys, *words)["run"]["model"]["d_mlp"] == 1536
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -477,6 +492,7 @@ MISTAKES = {
     "steps": (["--from", "STORE", "--n-heads", "4", "--steps", "0"], ["steps is 0"]),
     "batch": (["--from", "STORE", *TARGET, "--batch", "8"], ["no batch exponent", "(--batch-exponent 1/2"]),
     "batch exponent": (["--from", "STORE", *TARGET, "--batch-exponent", "half"], ["'half'", "1/2"]),
+    "batch exponent beyond use": (["--from", "STORE", *TARGET, "--batch-exponent", "1e99999999"], ["'1e99999999'"]),
     "head dimension": (["--from", "STORE", "--preset", "tiny-l2h4", "--steps", "100"], ["head_dim 48", "24"]),
     "lr": (["--lr", "-1", "--preset", "tiny-l2h4"], ["lr is -1.0"]),
     "preset": (["--lr", "0.1", "--preset", "small"], ["'small'"]),

@@ -393,6 +393,9 @@ def test_what_is_not_given_keeps_its_proportions() -> None:
     assert (target.model.n_kv_heads, target.model.d_mlp) == (4, 384)
     assert target.schedule.warmup == 50
     assert retarget(make_spec(), 100, n_heads=8).model.d_mlp == ModelConfig(2, 8, 24, 384, 16).d_mlp
+    of_64 = ModelConfig(2, 2, 64, 384, 16, d_mlp=384)
+    base = Base.of(Extent.of(of_64, 100, 4))
+    assert retarget(make_spec(model=of_64, base=base), 100, n_heads=8).model.d_mlp == 3 * 8 * 64
     assert retarget(make_spec(), 100, seq_len=32).batch == 2
     with pytest.raises(ValueError, match="seq_len is 48"):
         retarget(make_spec(), 100, seq_len=48)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nugpt.cli.shape import Shape
-from nugpt.cli.show import print_json, print_table
+from nugpt.cli.show import counted, print_json, print_table
 from nugpt.spec.model import (
     ModelConfig,
     flops_per_token,
@@ -91,10 +91,10 @@ def _row(count: dict[str, Any]) -> list[str]:
 
 def _print_one(count: dict[str, Any], tokens_per_parameter: float) -> None:
     model = count["model"]
-    heads = f"{model['n_heads']} heads of {model['head_dim']}"
+    heads = f"{counted(model['n_heads'], 'head')} of {model['head_dim']}"
     if model["n_kv_heads"] != model["n_heads"]:
         heads += f", {model['n_kv_heads']} key-value heads"
-    print(f"{model['n_layers']} layers, {heads}: d_model {model['d_model']}, d_mlp {model['d_mlp']}")
+    print(f"{counted(model['n_layers'], 'layer')}, {heads}: d_model {model['d_model']}, d_mlp {model['d_mlp']}")
     print(f"vocabulary {model['vocab_size']:,}, sequence {model['seq_len']:,}, {model['architecture']}")
     print(f"parameters       {count['total_parameters']:>16,}  ({_short(count['total_parameters'])})")
     print(f"  non-embedding  {count['non_embedding_parameters']:>16,}")

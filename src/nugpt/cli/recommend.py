@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,7 @@ from nugpt.cli.curves import OfStore, check_heeded, store_curves
 from nugpt.cli.own_runs import ModelColumns
 from nugpt.cli.own_sweep import own_sweep
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
-from nugpt.cli.show import number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table
 from nugpt.cli.store import check_unpacked
 from nugpt.spec import checks
 
@@ -298,8 +297,8 @@ class Recommend:
         if text is None:
             return table
         try:
-            return replace(table, batch=Fraction(text))
-        except (ValueError, ZeroDivisionError):
+            return replace(table, batch=checks.written_exponent(text, "batch_exponent"))
+        except ValueError:
             raise ValueError(f"batch_exponent is {text!r}, but must be a number or a fraction such as 1/2") from None
 
     def _keep(self, found: Recommendation) -> None:
@@ -372,7 +371,7 @@ def _print(found: Recommendation, tflops: float | None) -> None:
     run, model = found.run, found.run.model
     resolved = run.resolved()
     print(
-        f"target   {model.n_layers} layers, {model.n_heads} heads: d_model {model.d_model}, "
+        f"target   {counted(model.n_layers, 'layer')}, {counted(model.n_heads, 'head')}: d_model {model.d_model}, "
         f"{total_parameters(model):,} parameters; {run.steps:,} steps of {run.batch} × {model.seq_len} tokens"
     )
     print(f"table    {resolved.table}; from {found.nearest}")

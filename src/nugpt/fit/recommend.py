@@ -123,7 +123,7 @@ def retarget(template: RunSpec, steps: int, batch: int | None = None, **model: i
     given.setdefault("n_kv_heads", max(1, heads * old.n_kv_heads // old.n_heads))
     if "d_mlp" not in given:
         d_model = heads * given.get("head_dim", old.head_dim)
-        usual = replace(old, d_mlp=0).d_mlp == old.d_mlp
+        usual = 3 * old.d_mlp == 8 * old.d_model
         given["d_mlp"] = 0 if usual else round(d_model * old.d_mlp / old.d_model)
     made = replace(old, **given)
     if batch is None:  # as many tokens a step as in the template
