@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tests.fit.synthetic import FAMILIES, MULTIPLIERS, SPACINGS, Array, Sweep, study
+from tests.fit.synthetic import FAMILIES, MULTIPLIERS, SPACINGS, UNLIKELY, Array, Sweep, study
 from tests.fit.test_recommend import make_spec
 
 import nugpt.fit.comparison
@@ -397,6 +397,9 @@ def main(n: int, seed_counts: Sequence[int], effort: Effort) -> None:
             print(line, flush=True)
         moving = study_trials(n // 5, seeds, salt=2026, effort=effort, jitter=0.07)
         print(row("optimum that moves with the seed", moving["optimum"]), flush=True)
+        late = study_trials(n // 2, seeds, tuple(UNLIKELY), salt=2028, effort=effort)
+        for name in ("optimum", "drift"):
+            print(row(f"{name}, a parabola whose cliff comes late", late[name]), flush=True)
 
 
 if __name__ == "__main__":

@@ -88,10 +88,19 @@ def left_powers(rng: np.random.Generator) -> Shape:
     return lambda u: right(-np.asarray(u))
 
 
+def late_cliff(rng: np.random.Generator) -> Shape:
+    """The same on both sides of the minimum, and a cliff that begins some way beyond it."""
+    q, rise = (float(np.exp(rng.uniform(*np.log(ends)))) for ends in ((0.012, 0.08), (0.3, 3.0)))
+    foot = rng.uniform(0.3, 1.3)
+    return lambda u: q * np.asarray(u) ** 2 + rise * np.maximum(np.asarray(u) - foot, 0.0) ** 2
+
+
 FAMILIES: dict[str, Callable[[np.random.Generator], Shape]] = {
     f.__name__: f for f in (exponential, two_powers, two_exponentials, parabola_and_wall, slope_and_hinge, steep)
 }
 MULTIPLIERS = {f.__name__: f for f in (parabola, left_exponential, left_powers)}  # what a multiplier's curve may be
+UNLIKELY = {late_cliff.__name__: late_cliff}  # what the fit thinks unlikely before it sees a point
+EVERY = FAMILIES | MULTIPLIERS | UNLIKELY
 SPACINGS = (0.25, 0.5, 1.0)
 
 
@@ -122,7 +131,7 @@ def sweep(
     loss: float = 3.5,
 ) -> Sweep:
     """One sweep: the grid lies anywhere relative to the optimum; seeds shift whole curves; the cliff scatters more."""
-    shape = (FAMILIES | MULTIPLIERS)[family](rng) if shape is None else shape
+    shape = EVERY[family](rng) if shape is None else shape
     noise = float(np.exp(rng.uniform(np.log(0.002), np.log(0.02)))) if noise is None else noise
     at = rng.uniform(-8.0, -6.0) if optimum is None else optimum
     left, right = rng.uniform(1.5, 3.0), rng.uniform(1.2, 2.2)
@@ -162,7 +171,7 @@ def study(
     effects = rng.normal(0, 0.01, size=seeds)
     noise = float(np.exp(rng.uniform(np.log(0.002), np.log(0.02))))
     loud = np.ones(len(optima)) if scatter is None else scatter
-    shape = (FAMILIES | MULTIPLIERS)[family](rng) if same_shape else None
+    shape = EVERY[family](rng) if same_shape else None
     return [
         sweep(
             rng,

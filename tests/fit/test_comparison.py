@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate
 
 from nugpt.fit import Budgeted, Difference, Point, compare, compare_at_cost, tuned
-from nugpt.fit.comparison import _at_cost, _Best, _difference, _differences, _mixed, _unshared
+from nugpt.fit.comparison import _at_cost, _Best, _best, _difference, _differences, _mixed, _unshared
 
 GRID = np.arange(-9.0, -4.9, 0.5)
 
@@ -189,3 +189,35 @@ def test_the_neighbours_of_a_cost() -> None:
     assert weights(64.3) == {64.0: 1.0}
     assert weights(0.9) is None
     assert weights(70.0) is None
+
+
+def test_errors_of_two_sides_and_of_two_costs_are_independent() -> None:
+    # Draws in ascending order on both sides: taken pair by pair they would cancel, or add up whole.
+    ordered = np.sort(np.random.default_rng(2).normal(0, 0.01, 20_000))
+    one = _Best(ordered, {0: 0.0, 1: 0.0}, 0.0)
+    mixed = _mixed([(0.5, one), (0.5, one)])
+    assert mixed is not None
+    assert float(np.std(mixed.draws)) == pytest.approx(0.01 / math.sqrt(2), rel=0.03)  # 20,000 draws: 0.7 %, as below
+    found = _difference(one, one, np.zeros(1), 0.90)
+    half = 1.645 * 0.01 * math.sqrt(2)
+    assert found.interval == pytest.approx((-half, half), rel=0.03)
+
+
+def test_a_seed_of_one_side_alone_says_nothing_of_what_is_unshared() -> None:
+    # Seeds 1 and 2 agree on both sides; the others, each of which one side lacks, are far off.
+    first, second = best({0: -5.0, 1: 0.0, 2: 0.01}, variance=1e-8), best({1: 0.0, 2: 0.01, 3: 7.0}, variance=1e-8)
+    both = best({1: 0.0, 2: 0.01}, variance=1e-8)
+    assert np.array_equal(_unshared([(first, second)]), _unshared([(both, both)]))
+    assert _difference(first, second, np.zeros(1), 0.90).seeds == 2
+
+
+def test_a_seeds_effect_is_as_sure_as_the_mean_over_its_learning_rates() -> None:
+    rng = np.random.default_rng(5)
+    points = [
+        Point(float(x), 3.5 + 0.02 * float(x + 7) ** 2 + rng.normal(0, 0.01), s) for s in range(150) for x in GRID
+    ]
+    found = _best(points, None)
+    assert found is not None
+    seen = float(np.var(list(found.effects.values()), ddof=1))  # of 150 seeds that do not differ: to 12 %
+    assert found.effect_variance == pytest.approx(0.01**2 / len(GRID), rel=0.1)
+    assert found.effect_variance == pytest.approx(seen, rel=0.35)

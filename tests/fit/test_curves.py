@@ -254,6 +254,21 @@ def test_paths_follow_one_axis_at_a_time() -> None:
     assert law.exponents == pytest.approx({"steps": 0.0, "width": 0.0}, abs=1e-9)
 
 
+def test_a_regret_is_what_the_bases_best_costs_at_the_other_size() -> None:
+    # Parabolas of 0.1 nats an octave off the base's best, and 0.4 off the other's, an octave below it.
+    rng = np.random.default_rng(6)
+    runs = [
+        OwnRun(2.0**x, 3 + q * (x - at) ** 2 + rng.normal(0, 0.001), seed, (("width", width),))
+        for width, at, q in ((100.0, -7.0, 0.1), (200.0, -8.0, 0.4))
+        for x in at + np.arange(-2.0, 2.1, 0.5)
+        for seed in (0, 1)
+    ]
+    (path,) = answer(own_curves(runs)).paths
+    ((width, cost),) = path.regrets
+    assert (path.base, width) == (100.0, 200.0)
+    assert cost.nats == pytest.approx(0.4, rel=0.2)  # a fifth is the shape's own freedom at this noise
+
+
 def test_groups_are_what_differs_beyond_size() -> None:
     base = make_spec()
     same = [

@@ -27,7 +27,9 @@ from nugpt.fit.recommend import (
     LIMITS,
     Reach,
     Recommendation,
+    _cost,
     _expected,
+    _least,
     _moved,
     _paid,
     choose_group,
@@ -177,6 +179,9 @@ def test_a_drift_that_is_shown_is_followed_and_named() -> None:
     (path,) = found.paths
     assert path.drift.no_drift == "does not hold"
     got = recommended(found, heads=16)
+    # As it was seen, not drawn towards none: 1.645 deviations to either side.
+    assert got.reaches[0].slope == path.drift.slope
+    assert got.reaches[0].deviation == pytest.approx(path.drift.interval.width / 2 / 1.644854)
     line = -7.0 - 0.6 * math.log2(16)
     assert got.interval is not None
     assert got.interval.contains(line)
@@ -435,6 +440,29 @@ def test_failures_move_with_the_curve() -> None:
     assert list(_paid(drawn, moved, -4.0)) == [math.inf] * 2
     assert list(_paid(drawn, moved, -8.0)) == [math.inf] * 2
     assert _expected(drawn, moved, -4.0) == MOST  # a failure costs no more than that
+
+
+def test_the_interval_of_a_cost_by_hand() -> None:
+    # Parabolas of 0.1 nats an octave off, their minima moved to lie evenly 0.1 to 1.9 octaves below.
+    shape = np.tile([1.0, *np.log([1e-9, 4.0, 0.1])], (4001, 1)).T
+    drawn = Shapes(np.linspace(-8.9, -7.1, 4001), np.zeros(4001), ((CLIFF, shape),), Interval(-math.inf, math.inf))
+    for level, low, high in ((0.90, 0.19, 1.81), (0.50, 0.55, 1.45)):
+        found = _cost(drawn, np.ones(4001), -6.0, level)
+        assert (found.nats, found.level) == (pytest.approx(0.1, rel=0.01), level)
+        assert found.interval == pytest.approx((0.1 * low**2, 0.1 * high**2), rel=0.01)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.2, 1.0])
+def test_the_recommended_rate_costs_least_of_all(spread: float) -> None:
+    # The same cliff at places that lie evenly around −7 and are moved by an octave; costs written out.
+    s, k, q = 0.05, 4.0, 0.01
+    places = -7.0 + spread * np.linspace(-1.0, 1.0, 201)
+    shape = np.tile([1.0, *np.log([s, k, q])], (201, 1)).T
+    drawn = Shapes(places, np.zeros(201), ((CLIFF, shape),), Interval(-math.inf, math.inf))
+    tried = np.arange(-8.5, -4.5, 0.002)
+    u = tried[:, None] - (places + 1.0)
+    costs = np.minimum(s * ((np.exp(k * u) - 1) / k - u) + q * u**2, MOST).mean(1)
+    assert _least(drawn, np.ones(201)) == pytest.approx(float(tried[int(np.argmin(costs))]), abs=0.01)
 
 
 def test_from_a_bare_learning_rate() -> None:

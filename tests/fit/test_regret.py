@@ -46,7 +46,8 @@ def test_where_learning_rates_failed_the_cost_is_unbounded() -> None:
     losses = {-9.0: 3.7, -8.5: 3.62, -8.0: 3.56, -7.5: 3.58}
     points = [Point(x, y, 0) for x, y in losses.items()]
     own = optimum([*points, Point(-7.0, None, 0, "diverged")])
-    assert regret_at(own, -6.8).nats == math.inf
+    assert regret_at(own, -6.8).nats == regret_at(own, -7.0).nats == math.inf
+    assert math.isfinite(regret_at(own, -7.001).nats or 0.0)
     assert regret_at(own, -8.0).interval.high < 0.1
 
 
@@ -97,6 +98,17 @@ def test_costs_by_hand() -> None:
     # From 0.4 above to 1.4 below: it may not have moved, and a tenth lies more than 1.22 off.
     unmoved = regret_at(even(-7.9, -6.1), -6.5)
     assert unmoved.interval == pytest.approx((0.0, 0.1 * 1.22**2), rel=0.05)
+
+
+def test_a_regret_has_the_errors_of_both_optima() -> None:
+    # The base's best lies 0.6 to 1.4 octaves above, evenly: 0.64 and 1.36 at 5 % from the ends.
+    found = regret(even(-6.9, -6.1), even(-7.5, -7.5))
+    assert found.nats == pytest.approx(0.1, rel=0.05)
+    assert found.interval == pytest.approx((0.1 * 0.64**2, 0.1 * 1.36**2), rel=0.05)
+    # As much again by the size's own, independently: 0.2 to 1.8 octaves in all, a triangle.
+    both = regret(even(-6.9, -6.1), even(-7.9, -7.1))
+    ends = (0.2 + 0.8 * math.sqrt(0.1), 1.8 - 0.8 * math.sqrt(0.1))
+    assert both.interval == pytest.approx([0.1 * end**2 for end in ends], rel=0.12)  # 4 % by chance at the lower end
 
 
 def test_what_is_certain_but_for_roughness() -> None:

@@ -183,15 +183,15 @@ def _is_flat(curve: Levels, noise: NoiseModel) -> bool:
 
 def _loss(curve: Levels, drawn: Shapes, noise: NoiseModel, level: float) -> tuple[float, Interval, tuple[str, ...]]:
     """The expected loss over seeds at the optimum: the draws' spread, widened by that of the seeds."""
-    if not curve.paired:  # the noise has the seeds in it already
-        return float(np.median(drawn.loss)), central(drawn.loss, level), ()
-    if not noise.seed_dof:
+    if curve.paired and not noise.seed_dof:
         note = f"the loss is that of one seed, and another's is taken to differ by {ONE_SEED_LOSS:g} nats (deviation)"
         others = ONE_SEED_LOSS * np.random.default_rng(11).standard_normal(len(drawn.loss))
         return float(np.median(drawn.loss)), central(drawn.loss + others, level), (note,)
-    error = math.sqrt(noise.seed_variance / len(curve.seeds))
+    # Seeds that are not paired are part of the noise, which runs of one seed then have in common.
+    variance, dof = (noise.seed_variance, noise.seed_dof) if curve.paired else (noise.variance, noise.dof)
+    error = math.sqrt(variance / len(curve.seeds))
     places = (np.arange(len(drawn.loss)) + 0.5) / len(drawn.loss)
-    seeds = error * special.stdtrit(noise.seed_dof, np.random.default_rng(11).permutation(places))
+    seeds = error * special.stdtrit(dof, np.random.default_rng(11).permutation(places))
     return float(np.median(drawn.loss)), central(drawn.loss + seeds, level), ()
 
 
