@@ -384,6 +384,17 @@ def test_a_recipe_without_data_takes_the_hash_of_those_given(
     assert only_run(tmp_path / "afresh").spec() == recipe
 
 
+def test_a_recipe_of_other_data_is_told(
+    recipe: RunSpec, dataset: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--data", str(dataset.path), "--store", str(tmp_path / "runs"), "--device", "cpu", "--recipe"]
+    for data, told in (("0123456789abcdef", True), (recipe.data, False), (NO_DATA, False)):
+        path = written(tmp_path / "recipe.json", recipe_of(replace(recipe, data=data)))
+        assert main([*words, path]) == 0
+        said = f"nugpt: warning: {path} is of the data set 0123456789abcdef, and {recipe.data} is given: "
+        assert (said in capsys.readouterr().err) is told
+
+
 def test_seeds_and_precision_replace_those_of_a_recipe(recipe: RunSpec, dataset: TokenDataset, tmp_path: Path) -> None:
     path = written(tmp_path / "recipe.json", recipe_of(recipe))
     words = ["train", "--recipe", path, "--data", str(dataset.path), "--store", str(tmp_path / "afresh")]

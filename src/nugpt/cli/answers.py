@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -234,8 +233,3 @@ def _path_json(path: PathAnswer, answers: Answers) -> dict[str, Any]:
         ],
         "notes": list(path.drift.notes),
     }
-
-
-def warn(text: str) -> None:
-    """One line on standard error."""
-    print(f"nugpt: warning: {text}", file=sys.stderr)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tyro
 
+from nugpt.cli.run_arguments import warn_of_other_data
 from nugpt.cli.titan import MeshArguments
 
 SLURM_ONLY = [
@@ -101,9 +102,11 @@ class Launch:
             if (value := getattr(self, name)) != getattr(Launch, name):
                 raise ValueError(f"{name} is {value!r}, but without --slurm the command is for this machine alone")
         request, _ = read_arguments(training[2:])  # as every rank will read them
-        spec = with_data(read_run(request), request.data, check="sizes")
+        found = read_run(request)
+        spec = with_data(found, request.data, check="sizes")
         mesh_of(spec, request.options, nodes.ranks)
         request.options.check_kernels(spec)
+        warn_of_other_data(self.recipe, found, spec)
         if not self.slurm:
             print(shlex.join(torchrun(nodes, sys.executable, training)))
             return 0

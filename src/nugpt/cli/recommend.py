@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nugpt.cli.answers import nats, span, warn
+from nugpt.cli.answers import nats, span
 from nugpt.cli.backtested import AXES, backtest_facts, print_backtest
 from nugpt.cli.curves import OfStore, check_heeded, store_curves
 from nugpt.cli.own_runs import ModelColumns
 from nugpt.cli.own_sweep import own_sweep
 from nugpt.cli.shape import AMONG_OPTIONS, BaseShape, Length, Shape
-from nugpt.cli.show import counted, number, print_json, print_table
+from nugpt.cli.show import counted, number, print_json, print_table, warn
 from nugpt.cli.store import check_unpacked
 from nugpt.spec import checks
 

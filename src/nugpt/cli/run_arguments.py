@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from nugpt.cli.shape import BaseShape, Length, Shape
+from nugpt.cli.show import warn
+from nugpt.spec.recipe import NO_DATA
 from nugpt.spec.run import RunSpec, Start
 from nugpt.spec.schedule import Schedule
 from nugpt.spec.table_file import load_table
@@ -149,6 +151,12 @@ def differing(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
             yield from differing(here, there)
         elif here != there:
             yield place.name, str(here) if isinstance(here, Path) else here
+
+
+def warn_of_other_data(recipe: Path, found: RunSpec, run: RunSpec) -> None:
+    """An η is carried over sizes, not over data: say when a recipe's was found on other data than the run has."""
+    if found.data not in (NO_DATA, run.data):
+        warn(f"{recipe} is of the data set {found.data}, and {run.data} is given: the best η may be another there")
 
 
 def check_seeds(seeds: tuple[int, ...]) -> None:

@@ -8,6 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 
+def warn(text: str) -> None:
+    """One line on standard error."""
+    print(f"nugpt: warning: {text}", file=sys.stderr)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output; not-a-number and infinity are refused, since JSON has neither."""
     narrow = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # then escaped, which loses nothing

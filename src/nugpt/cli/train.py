@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds, differing
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds, differing, warn_of_other_data
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import number, print_json
 from nugpt.spec.run import RunSpec, Start
@@ -94,7 +94,8 @@ class Train:
             raise ValueError(f"{name} is {value!r}, but {recipe} says what the run is: leave it out")
         run = run_of_file(recipe)
         dataset = _data_of(run, recipe, asked.data)
-        run = replace(run, data=dataset.content_hash)
+        found, run = run, replace(run, data=dataset.content_hash)
+        warn_of_other_data(recipe, found, run)
         if asked.precision != RunArguments.precision:
             run = replace(run, precision=asked.precision)
         seeds = (run.seed,) if self.seed is None else self.seed

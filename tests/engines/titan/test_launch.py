@@ -36,7 +36,9 @@ def launch(place: Place, spec: object, *more: str) -> list[str]:
 def test_the_command_for_this_machine(place: Place, dataset: TokenDataset, capsys: pytest.CaptureFixture[str]) -> None:
     spec = make_run(dataset)
     assert main(launch(place, spec, "--gpus-per-node", "2", "--tp", "2", "--activations", "full")) == 0
-    words = shlex.split(capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert "warning" not in said.err
+    words = shlex.split(said.out)
     assert words[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert "--nproc-per-node=2" in words
     after = words[words.index("nugpt.engines.titan") + 1 :]
@@ -140,6 +142,9 @@ def test_a_run_of_a_store_can_be_launched_by_its_spec(
     where = ["--data", str(place.data), "--store", str(place.root / "runs"), "--gpus-per-node", "2", "--slurm"]
     assert main(["launch", "--recipe", str(path), *where]) == 0
     assert f"run={place.root / 'runs' / spec.hash}\n" in capsys.readouterr().out  # the same run, not another
+    other = Store(place.root / "others").run(replace(spec, data="0123456789abcdef")).path / "spec.json"
+    assert main(["launch", "--recipe", str(other), *where]) == 0
+    assert "is of the data set 0123456789abcdef, and" in capsys.readouterr().err
     path.write_text("{}")
     assert main(["launch", "--recipe", str(path), *where]) == 2
     assert "spec.json" in capsys.readouterr().err
