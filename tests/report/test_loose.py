@@ -22,10 +22,10 @@ from nugpt.store import Store
 from nugpt.store.coords import write_coords
 
 
-def keep_check(store: Store, name: str = "mine", far: float = 1.0) -> None:
+def keep_check(store: Store, far: float = 1.0) -> None:
     """A check of made-up sizes, hidden matrices so many times as far from where they began."""
     models = [replace(m, steps=tuple({**s, "moved hidden": far * s["moved hidden"]} for s in m.steps)) for m in make()]
-    write_coords(store, name, json.loads(json.dumps(_values(check_coordinates(TABLE, models), models, 2**-9, 2))))
+    write_coords(store, "mine", json.loads(json.dumps(_values(check_coordinates(TABLE, models), models, 2**-9, 2))))
 
 
 def train(store: Store, specs: Iterable[RunSpec], measured: bool = True) -> list[str]:

@@ -47,6 +47,18 @@ def lay_down(store: Path, dataset: TokenDataset, steps: int = 24, log2_lrs: tupl
     return directory.path
 
 
+LONG: dict[str, Any] = {"steps": 60, "log2_lrs": (-8, -6)}  # as of a plan whose workers are killed on the way
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, dataset: TokenDataset) -> dict[str, object]:
+    """The results of the long plan when nothing stops its worker."""
+    folder = tmp_path_factory.mktemp("whole")
+    plan = lay_down(folder / "runs", dataset, **LONG)
+    assert run(worker(plan), folder / "log") == 0
+    return results(plan)
+
+
 def worker(plan: Path, *more: str) -> list[str]:
     return ["worker", str(plan), "--stale-after", "30", *more]
 
@@ -90,10 +102,9 @@ def test_a_diverging_learning_rate_is_recorded_and_its_neighbours_train(tmp_path
 
 
 def test_killed_five_times_at_random_the_plan_ends_as_if_nothing_had_been(
-    tmp_path: Path, dataset: TokenDataset
+    tmp_path: Path, dataset: TokenDataset, uninterrupted: dict[str, object]
 ) -> None:
-    plan, whole = (lay_down(tmp_path / name, dataset, steps=60, log2_lrs=(-8, -6)) for name in ("killed", "whole"))
-    assert run(worker(whole), tmp_path / "whole-log") == 0
+    plan = lay_down(tmp_path / "runs", dataset, **LONG)
     rng = random.Random(11)
     log = tmp_path / "log"
     for _ in range(5):
@@ -102,17 +113,20 @@ def test_killed_five_times_at_random_the_plan_ends_as_if_nothing_had_been(
         killed = kill_when(process, lambda: rows_written(plan) >= reached, rng.uniform(0, 0.02))  # noqa: B023
         assert killed, f"it ended before it was killed: {log.read_text()}"
     assert run(worker(plan, "--replicas", "3"), log) == 0
-    assert results(plan) == results(whole)
+    assert results(plan) == uninterrupted
     assert not list(plan.parents[1].glob("*/claim-*"))
 
 
 @pytest.mark.parametrize("save", [1, 2])
 def test_killed_between_two_replicas_checkpoints_the_ensemble_stays_one(
-    tmp_path: Path, dataset: TokenDataset, monkeypatch: pytest.MonkeyPatch, save: int
+    tmp_path: Path,
+    dataset: TokenDataset,
+    uninterrupted: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    save: int,
 ) -> None:
     """Four replicas; the process dies when two of them have saved, at the first or at the second round of saves."""
-    plan, whole = (lay_down(tmp_path / name, dataset, steps=60, log2_lrs=(-8, -6)) for name in ("killed", "whole"))
-    assert run(worker(whole), tmp_path / "whole-log") == 0
+    plan = lay_down(tmp_path / "runs", dataset, **LONG)
     log = tmp_path / "log"
     assert run(worker(plan), log, saves=4 * (save - 1) + 2) == -signal.SIGKILL
     directory = PlanDirectory(plan)
@@ -129,12 +143,13 @@ def test_killed_between_two_replicas_checkpoints_the_ensemble_stays_one(
     monkeypatch.setattr(loop, "_train", counting)
     work(directory, LabEngine(dataset, OPTIONS), WorkerOptions(30.0))
     assert sizes == [(4, 5 * (save - 1))]
-    assert results(plan) == results(whole)
+    assert results(plan) == uninterrupted
 
 
-def test_a_signal_saves_frees_the_runs_and_names_itself(tmp_path: Path, dataset: TokenDataset) -> None:
-    plan, whole = (lay_down(tmp_path / name, dataset, steps=60, log2_lrs=(-8, -6)) for name in ("asked", "whole"))
-    assert run(worker(whole), tmp_path / "whole-log") == 0
+def test_a_signal_saves_frees_the_runs_and_names_itself(
+    tmp_path: Path, dataset: TokenDataset, uninterrupted: dict[str, object]
+) -> None:
+    plan = lay_down(tmp_path / "runs", dataset, **LONG)
     for number in (signal.SIGTERM, signal.SIGUSR1):
         log, before = tmp_path / f"log-{number}", rows_written(plan)
         process = start(worker(plan), log)
@@ -151,7 +166,7 @@ def test_a_signal_saves_frees_the_runs_and_names_itself(tmp_path: Path, dataset:
         assert {place.state for place in curve.places} == {"stale"}
     assert not list(plan.parents[1].glob("*/failures.jsonl"))
     assert run(worker(plan), tmp_path / "log") == 0
-    assert results(plan) == results(whole)
+    assert results(plan) == uninterrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -250,8 +265,6 @@ def test_the_measure_grows_with_the_model(dataset: TokenDataset) -> None:
     # In a process of its own, where nothing has been allocated and freed before.
     small, large = measured_bytes(dataset.path, heads=2), measured_bytes(dataset.path, heads=64)
     # Weights, gradients, two moments: four times the parameters, and never as much as fifty times.
-    from tests.sweep.measure import wide
-
     parameters = 4 * total_parameters(wide(make_spec(dataset), 64).model)
     assert 4 * parameters <= large <= 50 * parameters
     assert small < large

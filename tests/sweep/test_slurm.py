@@ -341,67 +341,67 @@ def test_an_option_for_sbatch_is_one_word(option: str) -> None:
 WORKER = "\nbash -c "  # where the script starts it
 
 
-def run_script(
-    tmp_path: Path, worker: str, *signals: signal.Signals, before: str = WORKER, done: str = ""
-) -> tuple[int, str]:
-    """Run the array's script with another worker and a scontrol that only notes what it was asked.
+class Script:
+    """The array's script with another worker and a scontrol that only notes what it was asked.
 
     `done` is what the script itself does just before this part of it.
     """
-    programs = tmp_path / "bin"
-    programs.mkdir(exist_ok=True)
-    (programs / "scontrol").write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/scontrol\n')
-    (programs / "scontrol").chmod(0o755)
-    script = batch_script(tmp_path, ["bash", "-c", worker], SlurmOptions())
-    assert script.count(before) == 1
-    (tmp_path / "array.sh").write_text(script.replace(before, f"\n{done}{before}"))
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"} | {
-        "SLURM_ARRAY_JOB_ID": "17",
-        "SLURM_ARRAY_TASK_ID": "3",
-    }
-    process = subprocess.Popen(["bash", str(tmp_path / "array.sh")], env=environment, cwd=tmp_path)
-    for number in signals:
-        until(lambda: (tmp_path / "ready").exists(), "the worker is ready")
-        process.send_signal(number)
-    status = process.wait()
-    asked = tmp_path / "scontrol"
-    return status, asked.read_text() if asked.exists() else ""
+
+    def __init__(self, folder: Path, worker: str, before: str = WORKER, done: str = "") -> None:
+        self.folder, programs = folder, folder / "bin"
+        programs.mkdir(parents=True)
+        (programs / "scontrol").write_text(f'#!/bin/bash\necho "$@" >> {folder}/scontrol\n')
+        (programs / "scontrol").chmod(0o755)
+        script = batch_script(folder, ["bash", "-c", worker], SlurmOptions())
+        assert script.count(before) == 1
+        (folder / "array.sh").write_text(script.replace(before, f"\n{done}{before}"))
+        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"} | {
+            "SLURM_ARRAY_JOB_ID": "17",
+            "SLURM_ARRAY_TASK_ID": "3",
+        }
+        self.process = subprocess.Popen(["bash", str(folder / "array.sh")], env=environment, cwd=folder)
+
+    def end(self, number: signal.Signals | None = None) -> tuple[int, str]:
+        """Its status and what was asked, once it has ended: by itself, or after a signal to a worker that is ready."""
+        if number is not None:
+            until(lambda: (self.folder / "ready").exists(), "the worker is ready")
+            self.process.send_signal(number)
+        status, asked = self.process.wait(), self.folder / "scontrol"
+        return status, asked.read_text() if asked.exists() else ""
 
 
-@pytest.mark.parametrize("status", [0, 1, 2, 137])
-def test_the_script_ends_as_its_worker_does(tmp_path: Path, status: int) -> None:
-    assert run_script(tmp_path, f"exit {status}") == (status, "")
+def test_the_script_ends_as_its_worker_does(tmp_path: Path) -> None:
+    begun = {status: Script(tmp_path / str(status), f"exit {status}") for status in (0, 1, 2, 137)}
+    assert {status: script.end() for status, script in begun.items()} == {status: (status, "") for status in begun}
 
 
 SAVES = 'trap "exit {status}" {name}; touch ready; while :; do sleep 0.01; done'
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "requeued"),
-    [(signal.SIGUSR1, 138, "requeue 17_3\n"), (signal.SIGTERM, 143, "")],
-    ids=["notice", "cancelled"],
-)
+# How a worker ends by a signal, and what is asked of the cluster then.
+ENDS = {signal.SIGUSR1: (138, "requeue 17_3\n"), signal.SIGTERM: (143, "")}
+
+
+@pytest.mark.parametrize("number", ENDS)
 def test_a_signal_reaches_the_worker_and_a_notice_has_the_task_queued_again(
-    tmp_path: Path, number: signal.Signals, status: int, requeued: str
+    tmp_path: Path, number: signal.Signals
 ) -> None:
-    worker = SAVES.format(status=status, name=number.name.removeprefix("SIG"))
-    assert run_script(tmp_path, worker, number) == (status, requeued)
+    worker = SAVES.format(status=ENDS[number][0], name=number.name.removeprefix("SIG"))
+    assert Script(tmp_path, worker).end(number) == ENDS[number]
 
 
-@pytest.mark.parametrize("before", [WORKER, "\nstarted=", "\nsleep 1", "\nworker=$", "\nif [ -n"])
-@pytest.mark.parametrize(
-    ("name", "status", "requeued"), [("USR1", 138, "requeue 17_3\n"), ("TERM", 143, "")], ids=["notice", "cancelled"]
-)
-def test_a_signal_while_the_worker_is_started_is_kept_for_it(
-    tmp_path: Path, name: str, status: int, requeued: str, before: str
-) -> None:
+def test_a_signal_while_the_worker_is_started_is_kept_for_it(tmp_path: Path) -> None:
     # It reaches the worker before that has begun to listen, and ends it: the status is the signal's own.
-    done = f"kill -{name} $$"
-    assert run_script(tmp_path, "exec sleep 60", before=before, done=done) == (status, requeued)
+    begun = {
+        (number, before): Script(tmp_path / f"{number}-{i}", "exec sleep 60", before, f"kill -{number} $$")
+        for number in ENDS
+        for i, before in enumerate([WORKER, "\nstarted=", "\nsleep 1", "\nworker=$", "\nif [ -n"])
+    }
+    assert {case: script.end() for case, script in begun.items()} == {case: ENDS[case[0]] for case in begun}
 
 
 def test_a_worker_that_ends_by_itself_as_the_notice_comes_is_not_queued_again(tmp_path: Path) -> None:
     # The notice ends the wait; before the script looks again the worker has ended, with nothing left to do.
     worker = SAVES.format(status=0, name="USR1")
     late = '\nwait() { builtin wait "$@"; set -- $?; sleep 0.5; return "$1"; }'
-    assert run_script(tmp_path, worker, signal.SIGUSR1, done=late) == (0, "")
+    assert Script(tmp_path, worker, done=late).end(signal.SIGUSR1) == (0, "")

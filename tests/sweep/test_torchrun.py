@@ -6,8 +6,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from nugpt.sweep.executors.slurm import SlurmOptions, batch_script
 from nugpt.sweep.executors.torchrun import Nodes, job_script
 
@@ -21,31 +19,42 @@ exit 7
 """
 
 
-@pytest.mark.parametrize(("name", "requeued"), [("USR1", "requeue 17\n"), ("TERM", "")], ids=["notice", "cancelled"])
-@pytest.mark.parametrize("when", ["before the step", "as the step begins", "when it trains"])
-def test_a_signal_asks_the_ranks_to_save_whenever_it_comes(tmp_path: Path, name: str, requeued: str, when: str) -> None:
-    run, programs = tmp_path / "run", tmp_path / "bin"
-    for folder in (run, programs):
-        folder.mkdir()
+def started(folder: Path, name: str, when: str) -> subprocess.Popen[bytes]:
+    """The script, in a folder with its programs, to which this signal comes then."""
+    run, programs = folder / "run", folder / "bin"
+    for made in (run, programs):
+        made.mkdir(parents=True)
     (run / "stop").touch()  # of an earlier turn
-    notes = {"srun": SRUN.format(run=run), "scontrol": f'#!/bin/bash\necho "$@" >> {tmp_path}/asked\n'}
+    notes = {"srun": SRUN.format(run=run), "scontrol": f'#!/bin/bash\necho "$@" >> {folder}/asked\n'}
     for program, text in notes.items():
         (programs / program).write_text(text)
         (programs / program).chmod(0o755)
     script = job_script(run, Nodes(2, 2), "python", ["-m", "training"], SlurmOptions(), gpus=False)
-    place = "\nsrun --kill-on-bad-exit" if when == "before the step" else "\nstep=$!"
+    place = "\nstep=$!" if when == "as the step begins" else "\nsrun --kill-on-bad-exit"
     assert script.count(place) == 1
     sent = f"kill -{name} $$"
     if when == "when it trains":
         sent = f"(until [ -e {run}/begun ]; do sleep 0.01; done; sleep 0.2; {sent}) &"
-        place = "\nsrun --kill-on-bad-exit"
-    job = tmp_path / "job.sh"
+    job = folder / "job.sh"
     job.write_text(script.replace(place, f"\n{sent}{place}"))
     slurm = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "host"}
     environment = {"PATH": f"{programs}:{os.environ['PATH']}"} | slurm
-    assert subprocess.run(["bash", str(job)], env=environment, cwd=tmp_path, timeout=60).returncode == 0
-    asked = (tmp_path / "asked").read_text().splitlines(keepends=True)
-    assert "".join(line for line in asked if not line.startswith("show hostnames")) == requeued
+    return subprocess.Popen(["bash", str(job)], env=environment, cwd=folder)
+
+
+def ended(folder: Path, job: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """The job's status, and what was asked of the cluster beside the names of its nodes."""
+    status, asked = job.wait(timeout=60), (folder / "asked").read_text().splitlines(keepends=True)
+    return status, "".join(line for line in asked if not line.startswith("show hostnames"))
+
+
+def test_a_signal_asks_the_ranks_to_save_whenever_it_comes(tmp_path: Path) -> None:
+    moments = ("before the step", "as the step begins", "when it trains")
+    wanted = {(name, when): asked for name, asked in (("USR1", "requeue 17\n"), ("TERM", "")) for when in moments}
+    folders = {case: tmp_path / str(i) for i, case in enumerate(wanted)}
+    jobs = {case: started(folder, *case) for case, folder in folders.items()}  # all at once: they mostly wait
+    found = {case: ended(folders[case], job) for case, job in jobs.items()}
+    assert found == {case: (0, asked) for case, asked in wanted.items()}
 
 
 def test_what_is_not_to_be_queued_again_does_not_ask_for_it(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # is read in full once, and again when a file of it has changed.
 FULL_CHECK_BYTES = 256 << 20
 CHECKS = ("auto", "sizes", "full")
+AHEAD = 4  # batches that are read before anybody asks for them
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -214,10 +215,9 @@ def prefetch(
     seq_len: int,
     stop_step: int | None = None,
     rows: slice | None = None,
-    depth: int = 4,
 ) -> Generator[Batch, None, None]:
     """Yield the batches of start_step, start_step + 1, …, read ahead by a thread that ends with the iterator."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(depth)
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(AHEAD)
     stopped = threading.Event()
 
     def put(item: Batch | BaseException | None) -> None:

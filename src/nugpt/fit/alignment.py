@@ -55,7 +55,7 @@ class AlignmentRun:
     began: str | None = None  # the kind of weights that it was given; with them, step 0 is another
 
 
-def alignment_run(spec: RunSpec, rows: Sequence[Mapping[str, Any]], id: str | None = None) -> AlignmentRun | None:
+def alignment_run(spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -> AlignmentRun | None:
     """The alignment rows among a run's metrics; none where it was not measured."""
     found = {row["step"]: row for row in rows if row.get("kind") == "alignment"}
     if not found:
@@ -64,7 +64,7 @@ def alignment_run(spec: RunSpec, rows: Sequence[Mapping[str, Any]], id: str | No
     model = spec.model
     d_in = {matrix: model.d_mlp if matrix == "W_oMLP" else model.d_model for matrix in kept[0]["alpha"]}
     return AlignmentRun(
-        id or spec.hash, model.d_model, model.n_layers, spec.seed, spec.steps, d_in, kept, spec.lr, spec.began
+        spec.hash, model.d_model, model.n_layers, spec.seed, spec.steps, d_in, kept, spec.lr, spec.began
     )
 
 
@@ -467,13 +467,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def suggested_table(
-    table: Parametrization, hidden: Implied, output: Implied, name: str, hundredths: int = 100
-) -> Parametrization:
+def suggested_table(table: Parametrization, hidden: Implied, output: Implied, name: str) -> Parametrization:
     """The table with η_hidden and η_output ∝ m_width to minus the measured exponents, to the hundredth."""
     rows = dict(table.rows)
     for role, found in (("hidden", hidden), ("output", output)):
-        exponent, lr = Fraction(-round(found.width_exponent * hundredths), hundredths), rows[role].lr
+        exponent, lr = Fraction(-round(found.width_exponent * 100), 100), rows[role].lr
         # What η_base has of width, and a power of d_model itself, count as well: the row has the rest.
         others = table.base.over_width + lr.d_model
         rows[role] = replace(rows[role], lr=replace(lr, width=exponent - others))

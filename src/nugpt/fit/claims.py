@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from statistics import median
 
@@ -45,19 +46,19 @@ def verdicts(claims: Sequence[Claim], answers: Answers) -> tuple[Verdict, ...]:
 
 def _estimates(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
     """The numbers that a rule judges; none where this version cannot take them from the records."""
-    kinds: dict[str, Callable[[Rule, Sequence[CurveAnswer], NoiseModel], list[Estimate]]] = {
+    kinds: dict[str, Callable[[Rule, Sequence[CurveAnswer]], list[Estimate]]] = {
         "no-drift": _slopes,
         "drift": _slopes,
         "slope-near": _slopes,
         "joint-slope": _joint_slope,
         "slope-change": _slope_change,
-        "loss-not-worse": _differences,
-        "loss-near": _differences,
+        "loss-not-worse": partial(_differences, noise=noise),
+        "loss-near": partial(_differences, noise=noise),
         "sensitivity-not-worse": _sensitivities,
         "regret": _held_out,
         "prediction": _held_out,
-        "multiplier": _multipliers,
-        "multiplier-slope": _multiplier_slope,
+        "multiplier": partial(_multipliers, noise=noise),
+        "multiplier-slope": partial(_multiplier_slope, noise=noise),
         "lerp-slope": _lerp_slope,
         "lerp-spread": _lerp_spread,
         "shift": _shifts,
@@ -66,7 +67,7 @@ def _estimates(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> l
         "alignment-fall": _alignment,
         "alignment-change": _alignment,
     }
-    return kinds[rule.kind](rule, found, noise) if rule.kind in kinds and found else []
+    return kinds[rule.kind](rule, found) if rule.kind in kinds and found else []
 
 
 def _of_table(found: Iterable[CurveAnswer], table: str | None) -> list[CurveAnswer]:
@@ -88,7 +89,7 @@ def _number(one: CurveAnswer, name: str | None) -> float:
     return float(value)
 
 
-def _slopes(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _slopes(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     return [
         estimate_of(drift([(_number(one, rule.along), one.optimum) for one in part], rule.level), where)
         for where, part in _split(_of_table(found, rule.table), rule.by)
@@ -96,7 +97,7 @@ def _slopes(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list
     ]
 
 
-def _joint_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _joint_slope(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     mine = _of_table(found, rule.table)
     axes = ["steps", "batch"] if rule.along in ("steps", "batch") else [str(rule.along), "steps"]
     known = [one for one in mine if one.optimum.log2_lr is not None]
@@ -117,7 +118,7 @@ def _joint_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
     return [replace(exponent_estimate(law, str(rule.along)), censored=censored, bent=bent)]
 
 
-def _slope_change(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _slope_change(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     """A line for each value of `by` with a level of its own, whose slopes change evenly with log2 of it."""
     known = [one for one in _of_table(found, rule.table) if one.optimum.log2_lr is not None]
     values = sorted({_number(one, rule.by) for one in known})
@@ -197,7 +198,7 @@ def _seconds(one: CurveAnswer) -> float | None:
     return min(map(device_seconds, done)) if done else None
 
 
-def _sensitivities(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _sensitivities(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     """One octave off, either side apart, at the largest size that both have; the two costs' errors are independent."""
     theirs = {_place(one): one for one in _of_table(found, rule.against)}
     pairs = [(one, theirs[_place(one)]) for one in _of_table(found, rule.table) if _place(one) in theirs]
@@ -228,7 +229,7 @@ def _less(a: Cost, b: Cost) -> tuple[float | None, Interval]:
     return value, Interval(value - down, value + up)
 
 
-def _held_out(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _held_out(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     """What the smaller sizes' mean optimum, which is what a table that transfers predicts, is worth at larger ones."""
     mine, by = _of_table(found, rule.table), rule.by or "axis"
     smaller = [o for o in mine if not o.curve.label.get("held_out")]
@@ -290,7 +291,7 @@ def _multiplier_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseMode
     return [estimate_of(drift(located, rule.level), str(rule.of))] if located else []
 
 
-def _shifts(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _shifts(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     """How far the best η, or the edge, lies from where it is without what `by` names, at each size."""
     mine = _of_table(found, rule.table)
     plain = {_place(one): one for one in mine if not one.curve.label.get(rule.by or "")}
@@ -319,7 +320,7 @@ def _lerp(one: CurveAnswer, of: str) -> list[Mapping[str, float]]:
     return [lerp for point, lerp in known if point.log2_lr == nearest]
 
 
-def _lerp_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _lerp_slope(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     means = {
         int(_number(one, rule.along)): [lerp["mean"] for lerp in _lerp(one, str(rule.of))]
         for one in _of_table(found, rule.table)
@@ -329,7 +330,7 @@ def _lerp_slope(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> 
     return [exponent_estimate(lerp_power_law(means, rule.level), "depth", str(rule.of))]
 
 
-def _lerp_spread(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _lerp_spread(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     """Deviation over mean of each α̂, averaged over sizes, with a Student-t interval over them."""
     estimates = []
     for of in ("alpha_A", "alpha_M") if rule.of is None else (rule.of,):
@@ -346,7 +347,7 @@ def _lerp_spread(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) ->
     return estimates
 
 
-def _alignment(rule: Rule, found: Sequence[CurveAnswer], noise: NoiseModel) -> list[Estimate]:
+def _alignment(rule: Rule, found: Sequence[CurveAnswer]) -> list[Estimate]:
     measured = [run for one in _of_table(found, rule.table) for run in one.curve.alignment]
     lengths = sorted({run.steps for run in measured})
     runs = [run for steps in lengths for run in at_one_rate([run for run in measured if run.steps == steps])]

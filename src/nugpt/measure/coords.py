@@ -59,7 +59,7 @@ def coordinates(
         states = _states(model, factors, tokens)
         sizes = {name: _size(state) for name, state in states.items()}
         sizes |= {f"Δ{name}": _size(states[name] - first[name]) for name in first}
-        taken.append(sizes | _movements(model, initial, config, resolved))
+        taken.append(sizes | _movements(model, initial, config))
     return Coordinates(start, tuple(taken))
 
 
@@ -82,9 +82,7 @@ def _initial_rescalers(initial: Mapping[str, Tensor], config: ModelConfig, resol
 
 
 @torch.no_grad()
-def _movements(
-    model: Decoder, initial: Mapping[str, Tensor], config: ModelConfig, resolved: Resolved
-) -> dict[str, float]:
+def _movements(model: Decoder, initial: Mapping[str, Tensor], config: ModelConfig) -> dict[str, float]:
     """How far each role's parameters have moved: a matrix as a share of its own size, a rescaler's stored vector as it
     is, and its effective value as a share of what it started at."""
     now = dict(model.named_parameters())

@@ -92,47 +92,31 @@ def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
         if y <= shown.top
     ]
     optima = [row for series in picture.series if (row := _optimum_row(series)) is not None]
-    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
-    opacity = alt.condition(toggle, alt.value(0.85), alt.value(0.06))
     x = alt.X("x:Q", title="log₂ η", scale=alt.Scale(zero=False, nice=False, padding=14))
     y = alt.Y(
         "y:Q",
         title="validation loss (nats)",
         scale=alt.Scale(domain=[round(shown.low, 6), round(shown.high, 6)], zero=False, nice=False),
     )
-    colour = _colour(picture.along, names)
-    lines = _values(means).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
-    tooltip = _tooltip(run="run", seed="seed", lr="η", x="log₂ η", loss="loss", state="ended")
-    points = (
-        _values(rows[True])
-        .mark_point(filled=True, size=42, cursor="pointer")
-        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
-        .transform_calculate(href="'#run-' + datum.run")
-    )
-    failed = (
-        _values(rows[False])
-        .mark_point(shape="cross", angle=45, size=60, filled=True, cursor="pointer")
-        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
-        .transform_calculate(href="'#run-' + datum.run")
-    )
-    told = _tooltip(s=picture.along, at="best log₂ η", interval="90 % interval", loss="loss there", verdict="optimum")
-    spans = (
-        _values([row for row in optima if row["low"] is not None and row["high"] is not None])
-        .mark_rule(strokeWidth=3)
-        .encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour, opacity=opacity, tooltip=told)
-    )
-    best = (
-        _values(optima)
-        .mark_point(shape="diamond", size=110, strokeWidth=2, filled=False)
-        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=told)
-    )
-    layers = [lines, points, failed, spans, best]
-    chart = alt.layer(*[layer for layer in layers if layer.data.values]).add_params(toggle)
+    layers = Layers(x, y, picture.along, names, strong=0.85)
+    tooltip = tooltips(run="run", seed="seed", lr="η", x="log₂ η", loss="loss", state="ended")
+    points = layers.links(rows[True], tooltip, size=42)
+    failed = layers.links(rows[False], tooltip, shape="cross", angle=45, size=60)
+    told = tooltips(s=picture.along, at="best log₂ η", interval="90 % interval", loss="loss there", verdict="optimum")
+    bounded = [row for row in optima if row["low"] is not None and row["high"] is not None]
+    spans = values(bounded).mark_rule(strokeWidth=3)
+    best = values(optima).mark_point(shape="diamond", size=110, strokeWidth=2, filled=False)
+    drawn = [
+        layers.line(means),
+        *(one.transform_calculate(href="'#run-' + datum.run") for one in (points, failed)),
+        spans.encode(**layers.on | {"x": alt.X("low:Q")}, x2="high:Q", tooltip=told),
+        best.encode(**layers.on, tooltip=told),
+    ]
     described = (
         f"Validation loss against log2 of the learning rate for {picture.title}, one line for each {picture.along}; "
         "diamonds are fitted optima, bars their intervals, crosses runs that failed or lie above the scale."
     )
-    return _chart(chart, picture.title, described, colours.ordered, len(names))
+    return layers.chart(filled(drawn), picture.title, described, colours.ordered)
 
 
 def _optimum_row(series: Series) -> ROW | None:
@@ -204,9 +188,6 @@ def _law_chart(axis: str, paths: Sequence[Path]) -> Chart:
     names = [path_name(path) for path in paths]
     points = [row for path in paths for row in law_points(path)]
     lines = [row for path in paths for row in law_line(path)]
-    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
-    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
-    faint = alt.condition(toggle, alt.value(0.14), alt.value(0.0))
     sizes = sorted({row["x"] for row in points})
     x = alt.X(
         "x:Q",
@@ -215,20 +196,13 @@ def _law_chart(axis: str, paths: Sequence[Path]) -> Chart:
         axis=alt.Axis(values=sizes, format=",~f"),
     )
     y = alt.Y("y:Q", title="log₂ of the best η", scale=alt.Scale(zero=False))
-    colour = _colour("curves", names)
-    tooltip = _tooltip(curve="curve", kind="what", y="log₂ η", interval="interval")
+    layers = Layers(x, y, "curves", names)
+    tooltip = tooltips(curve="curve", kind="what", y="log₂ η", interval="interval")
     of = {kind: [row for row in points if row["kind"] == kind] for kind in ("optimum", "at least", "at most", "edge")}
-    band = _values(lines).mark_area().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=faint)
-    line = _values(lines).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
-    bars = (
-        _values([row for row in of["optimum"] if row["low"] is not None])
-        .mark_rule(strokeWidth=2)
-        .encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=opacity, tooltip=tooltip)
-    )
     marks = [
-        _values(of[kind])
+        values(of[kind])
         .mark_point(shape=shape, filled=filled, size=70, strokeWidth=1.6)
-        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip)
+        .encode(**layers.on, tooltip=tooltip)
         for kind, shape, filled in (
             ("optimum", "diamond", True),
             ("at least", "triangle-up", False),
@@ -236,12 +210,12 @@ def _law_chart(axis: str, paths: Sequence[Path]) -> Chart:
             ("edge", "stroke", False),
         )
     ]
-    chart = alt.layer(*[one for one in (band, line, bars, *marks) if one.data.values]).add_params(toggle)
+    drawn = [layers.band(lines), layers.line(lines), layers.bars(of["optimum"]).encode(tooltip=tooltip), *marks]
     described = (
         f"Best learning rate against {axis}: diamonds with their intervals, the fitted power law with its band, "
         "dashes at the stability edge, open triangles where an optimum is only bounded."
     )
-    return _chart(chart, f"Best η over {SIZE_WORDS.get(axis, axis)}", described, colours.named, len(names))
+    return layers.chart(filled(drawn), f"Best η over {SIZE_WORDS.get(axis, axis)}", described, colours.named)
 
 
 def _multiplier_chart(role: str, lines: Sequence[MultiplierLine]) -> Chart:
@@ -261,29 +235,16 @@ def _multiplier_chart(role: str, lines: Sequence[MultiplierLine]) -> Chart:
         for line in lines
         for one in line.tried
     ]
-    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
-    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
     x = alt.X("x:Q", title=f"log₂ of the multiplier of {role}", scale=alt.Scale(zero=False, padding=14))
     y = alt.Y("y:Q", title="loss reached, above the line's lowest (nats)", scale=alt.Scale(zero=False))
-    colour = _colour("curves", names)
-    tooltip = _tooltip(s="curves", x="log₂ multiplier", loss="loss reached")
-    line = _values(rows).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
-    bars = (
-        _values([row for row in rows if row["low"] is not None])
-        .mark_rule(strokeWidth=2)
-        .encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=opacity)
-    )
-    points = (
-        _values(rows)
-        .mark_point(filled=True, size=55, cursor="pointer")
-        .encode(x=x, y=y, color=colour, opacity=opacity, tooltip=tooltip, href="href:N")
-    )
-    chart = alt.layer(*[one for one in (line, bars, points) if one.data.values]).add_params(toggle)
+    layers = Layers(x, y, "curves", names)
+    tooltip = tooltips(s="curves", x="log₂ multiplier", loss="loss reached")
+    drawn = [layers.line(rows), layers.bars(rows), layers.links(rows, tooltip, size=55)]
     described = (
         f"Loss reached above the lowest, against log2 of the multiplier of {role}, "
         "with intervals where the optimum is enclosed."
     )
-    return _chart(chart, f"Multiplier of {role}", described, colours.ordered, len(names))
+    return layers.chart(filled(drawn), f"Multiplier of {role}", described, colours.ordered)
 
 
 def lerp_name(line: LerpLine) -> str:
@@ -323,30 +284,14 @@ def _lerp_chart(lines: Sequence[LerpLine]) -> Chart:
         for one in line.at
     ]
     fitted = [row for line in lines for row in lerp_law(line)]
-    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
-    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
-    faint = alt.condition(toggle, alt.value(0.14), alt.value(0.0))
     depths = sorted({row["x"] for row in points})
     x = alt.X("x:Q", title="layers", scale=alt.Scale(type="log", base=2, padding=14), axis=alt.Axis(values=depths))
     y = alt.Y("y:Q", title="mean effective α̂ at the best η", scale=alt.Scale(type="log", base=2))
-    colour = _colour("coefficient", names)
-    band = _values(fitted).mark_area(clip=True).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=faint)
-    line_ = _values(fitted).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
-    marks = (
-        _values(points)
-        .mark_point(filled=True, size=55, cursor="pointer")
-        .encode(
-            x=x,
-            y=y,
-            color=colour,
-            opacity=opacity,
-            tooltip=_tooltip(s="coefficient", run="run", seed="seed", mean="mean", std="spread over components"),
-            href="href:N",
-        )
-    )
-    chart = alt.layer(*[one for one in (band, line_, marks) if one.data.values]).add_params(toggle)
+    layers = Layers(x, y, "coefficient", names)
+    tooltip = tooltips(s="coefficient", run="run", seed="seed", mean="mean", std="spread over components")
+    drawn = [layers.band(fitted, clip=True), layers.line(fitted), layers.links(points, tooltip, size=55)]
     described = "Mean effective LERP coefficient at each depth's best learning rate, with the fitted power of depth."
-    return _chart(chart, "α̂ over depth", described, colours.named, len(names))
+    return layers.chart(filled(drawn), "α̂ over depth", described, colours.named)
 
 
 def _rounded(x: float, y: float, low: float, high: float) -> ROW:
@@ -354,19 +299,22 @@ def _rounded(x: float, y: float, low: float, high: float) -> ROW:
     return {name: float(f"{value:.5g}") for name, value in (("x", x), ("y", y), ("low", low), ("high", high))}
 
 
-def _values(rows: list[ROW]) -> alt.Chart:
+def values(rows: list[ROW]) -> alt.Chart:
+    """A layer of these rows."""
     import altair as alt
 
     return alt.Chart(alt.InlineData(values=rows))
 
 
-def _tooltip(**fields: str) -> list[alt.Tooltip]:
+def tooltips(**fields: str) -> list[alt.Tooltip]:
+    """What a point says of these fields, each under its title."""
     import altair as alt
 
     return [alt.Tooltip(field=field, type="nominal", title=title) for field, title in fields.items()]
 
 
-def _colour(title: str, names: list[str]) -> alt.Color:
+def colour(title: str, names: Sequence[str]) -> alt.Color:
+    """One for each series, with their legend below."""
     import altair as alt
 
     columns = 1 if max(map(len, names), default=0) > 24 else 2
@@ -374,7 +322,52 @@ def _colour(title: str, names: list[str]) -> alt.Color:
     return alt.Color("s:N", sort=names, scale=alt.Scale(domain=names), legend=legend)
 
 
-def _chart(chart: alt.LayerChart | alt.FacetChart, title: str, description: str, palette: Any, n: int) -> Chart:
+def filled(layers: Sequence[alt.Chart]) -> list[alt.Chart]:
+    """Those that have rows."""
+    return [layer for layer in layers if layer.data.values]
+
+
+class Layers:
+    """Layers over the same axes, in a colour for each series; a click on the legend shows a series alone."""
+
+    def __init__(
+        self, x: alt.X, y: alt.Y, title: str, names: Sequence[str], strong: float = 0.9, faint: float = 0.14
+    ) -> None:
+        import altair as alt
+
+        self._series = len(names)
+        self._toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
+        opacity = alt.condition(self._toggle, alt.value(strong), alt.value(0.06))
+        self._faint = alt.condition(self._toggle, alt.value(faint), alt.value(0.0))
+        self.on = {"x": x, "y": y, "color": colour(title, names), "opacity": opacity}  # what layers encode alike
+        self._between = self.on | {"y": alt.Y("low:Q"), "y2": "high:Q"}
+
+    def line(self, rows: list[ROW]) -> alt.Chart:
+        """Through the rows of each series."""
+        return values(rows).mark_line(strokeWidth=1.6).encode(**self.on)
+
+    def band(self, rows: list[ROW], **mark: Any) -> alt.Chart:
+        """From low to high."""
+        return values(rows).mark_area(**mark).encode(**self._between | {"opacity": self._faint})
+
+    def bars(self, rows: list[ROW]) -> alt.Chart:
+        """From low to high, where a row has them."""
+        return values([row for row in rows if row["low"] is not None]).mark_rule(strokeWidth=2).encode(**self._between)
+
+    def links(self, rows: list[ROW], tooltip: list[alt.Tooltip], **mark: Any) -> alt.Chart:
+        """Points that lead to their rows' `href`."""
+        points = values(rows).mark_point(filled=True, cursor="pointer", **mark)
+        return points.encode(**self.on, tooltip=tooltip, href="href:N")
+
+    def chart(self, layers: Sequence[alt.Chart], title: str, description: str, palette: Any) -> Chart:
+        """These layers as one chart."""
+        import altair as alt
+
+        return finished(alt.layer(*layers).add_params(self._toggle), title, description, palette, self._series)
+
+
+def finished(chart: alt.LayerChart | alt.FacetChart, title: str, description: str, palette: Any, n: int) -> Chart:
+    """The chart as the page takes it, with so many colours of the palette."""
     spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict(validate=False)
     spec.pop("config", None)  # the page's, since it depends on the ground
     return Chart(title, description, _shorter(spec), tuple(palette(n)), tuple(palette(n, dark=True)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from nugpt.fit.coords import AXES, FALLS, FLAT, GROWS, STATES
 from nugpt.report import colours
-from nugpt.report.charts import Chart, _chart, _colour, _tooltip, _values
+from nugpt.report.charts import Chart, colour, finished, tooltips, values
 from nugpt.report.html import Child, Html, joined, table, tag
 from nugpt.report.words import NONE, number, short
 
@@ -47,13 +47,13 @@ def _coord_chart(check: Check, axis: str) -> Chart:
     most = max((abs(row["y"]) for row in rows), default=0.0)
     domain = [-max(1.0, 1.1 * most), max(1.0, 1.1 * most)]  # so that flat looks flat
     y = alt.Y("y:Q", title="octaves above the smallest model", scale=alt.Scale(domain=domain, nice=False))
-    colour = _colour("size of", names)
-    tooltip = _tooltip(s="size of", x=axis, y="octaves", verdict="verdict")
-    line = _values(rows).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour)
-    points = _values(rows).mark_point(filled=True, size=55).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    encoded = {"x": x, "y": y, "color": colour("size of", names)}
+    tooltip = tooltips(s="size of", x=axis, y="octaves", verdict="verdict")
+    line = values(rows).mark_line(strokeWidth=1.6).encode(**encoded)
+    points = values(rows).mark_point(filled=True, size=55).encode(**encoded, tooltip=tooltip)
     what = f"{check['name']}: sizes over {axis}"
     described = f"Sizes of hidden states and logits and of their changes over {axis}, relative to the smallest model."
-    return _chart(alt.layer(line, points), what, described, colours.named, len(names))
+    return finished(alt.layer(line, points), what, described, colours.named, len(names))
 
 
 def coord_section(checks: Sequence[Check], charts: Html, stills: Html) -> Html:

@@ -25,7 +25,7 @@ from nugpt.fit.measured import apart
 from nugpt.fit.verdict import Estimate
 from nugpt.report import colours
 from nugpt.report.answers import COEFFICIENTS, PlanAnswer, table_of
-from nugpt.report.charts import ROW, Chart, _chart, _colour, _tooltip, _values
+from nugpt.report.charts import ROW, Chart, Layers, tooltips, values
 from nugpt.report.html import Child, Html, joined, link, table, tag
 from nugpt.report.source import CurveRuns, PlanRuns, Run
 from nugpt.report.words import NONE, between, counted, number
@@ -101,33 +101,17 @@ def _alignment_chart(name: str, runs: Sequence[AlignmentRun], view: str) -> Char
         for place in places(runs, view, quantity, part)
     ]
     series = list(dict.fromkeys(row["s"] for row in rows))
-    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
-    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
-    faint = alt.condition(toggle, alt.value(0.1), alt.value(0.0))
     scale = alt.Scale(type="log", padding=14) if view == "steps" else alt.Scale(zero=False, padding=14)
     axis = alt.Axis(tickMinStep=1, format="d") if view == "layers" else alt.Undefined
     x = alt.X("x:Q", title=VIEWS[view], scale=scale, axis=axis)
     y = alt.Y("y:Q", title="exponent, averaged over layers", scale=alt.Scale(zero=False))
-    colour = _colour("exponent", series)
-    band = _values(rows).mark_area().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, opacity=faint)
-    line = _values(rows).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, opacity=opacity)
-    points = (
-        _values(rows)
-        .mark_point(filled=True, size=40, cursor="pointer")
-        .encode(
-            x=x,
-            y=y,
-            color=colour,
-            opacity=opacity,
-            tooltip=_tooltip(s="exponent", x=VIEWS[view], y="mean", low="lowest layer", high="highest layer"),
-            href="href:N",
-        )
-    )
-    regimes = _values([{"y": regime} for regime in REGIMES]).mark_rule(strokeDash=[4, 4], opacity=0.4).encode(y="y:Q")
-    chart = alt.layer(band, line, points, regimes).add_params(toggle)
+    layers = Layers(x, y, "exponent", series, faint=0.1)
+    tooltip = tooltips(s="exponent", x=VIEWS[view], y="mean", low="lowest layer", high="highest layer")
+    regimes = values([{"y": regime} for regime in REGIMES]).mark_rule(strokeDash=[4, 4], opacity=0.4).encode(y="y:Q")
+    drawn = [layers.band(rows), layers.line(rows), layers.links(rows, tooltip, size=40), regimes]
     what = f"Alignment exponents against {VIEWS[view]}, {name}, width {runs[0].width}"
     described = f"{what}; bands run from the lowest layer to the highest, dashes mark one half, three quarters and one."
-    return _chart(chart, what, described, colours.named, len(series))
+    return layers.chart(drawn, what, described, colours.named)
 
 
 def alignment_tables(found: PlanAnswer) -> list[Html]:
@@ -246,18 +230,11 @@ def _course_chart(role: str, some: Sequence[Course]) -> Chart:
         for row in one.run.course
     ]
     names = [one.name for one in some]
-    toggle = alt.selection_point(name="shown", fields=["s"], bind="legend", toggle="true")
-    opacity = alt.condition(toggle, alt.value(0.9), alt.value(0.06))
     x = alt.X("x:Q", title="step", scale=alt.Scale(type="log", padding=14))
     y = alt.Y("y:Q", title=f"mean effective {COEFFICIENTS[role]}", scale=alt.Scale(type="log", base=2))
-    encoded = {"x": x, "y": y, "color": _colour("curve", names), "opacity": opacity}
-    line = _values(rows).mark_line(strokeWidth=1.6).encode(**encoded)
-    tooltip = _tooltip(s="curve", x="step", y="mean", std="spread over components and blocks")
-    points = (
-        _values(rows)
-        .mark_point(filled=True, size=30, cursor="pointer")
-        .encode(**encoded, tooltip=tooltip, href="href:N")
-    )
+    layers = Layers(x, y, "curve", names)
+    tooltip = tooltips(s="curve", x="step", y="mean", std="spread over components and blocks")
+    drawn = [layers.line(rows), layers.links(rows, tooltip, size=30)]
     title = f"{COEFFICIENTS[role]} during training"
     described = f"Mean effective {COEFFICIENTS[role]} against the step, one line for each curve's run at its best η."
-    return _chart(alt.layer(line, points).add_params(toggle), title, described, colours.ordered, len(names))
+    return layers.chart(drawn, title, described, colours.ordered)
