@@ -109,7 +109,7 @@ def test_rescalers_start_at_their_scale_and_mean_their_init(table: str) -> None:
             role = name.split(".")[-2]
             row = resolved[role]
             assert parameter.flatten().tolist() == pytest.approx([row.scale] * parameter.numel(), rel=1e-7)
-            effective = getattr(multipliers, role) * parameter
+            effective = model.get_submodule(name.removesuffix(".stored"))(getattr(multipliers, role))
             # float32: a product of two rounded numbers
             assert effective.flatten().tolist() == pytest.approx([row.init] * parameter.numel(), rel=3e-7)
             seen.add(role)

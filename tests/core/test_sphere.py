@@ -48,6 +48,12 @@ def test_a_zero_vector_stays_zero_with_a_finite_gradient(dtype: torch.dtype) -> 
     assert y.grad[1].any()
 
 
+@pytest.mark.parametrize("size", [1e-18, 1e-12, 1e-8, 1e18])
+def test_no_length_is_guarded_but_zero(size: float) -> None:
+    y = size * torch.tensor([3.0, 4.0])
+    torch.testing.assert_close(norm(y), torch.tensor([0.6, 0.8]), rtol=3e-7, atol=0)
+
+
 def test_gradient_of_norm_is_the_projection_over_the_length() -> None:
     y = draw(5, 7).requires_grad_()
     direction = draw(5, 7, seed=1)

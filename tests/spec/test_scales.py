@@ -19,6 +19,7 @@ def test_the_papers_setting() -> None:
     assert (model.vocab_size, model.seq_len, model.rope_theta) == (100_352, 4096, 10_000.0)
     assert (scale.batch, scale.fixed_steps, scale.round_steps_to) == (64, 80_000, 250)
     assert (scale.base_model.d_model, scale.base_model.n_layers) == (1020, 10)
+    assert (scale.base.extent.steps, scale.base.rescaler_scale) == (9_750, 0.03)
 
 
 @given(st.sampled_from(sorted(SCALES)), st.integers(1, 200), st.integers(1, 64))

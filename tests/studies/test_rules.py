@@ -15,6 +15,78 @@ IDS = list(STUDIES)
 MEASURED = ("layer",)  # what a rule may split by that is measured within a run rather than planned
 SLOPES = ("no-drift", "drift", "slope-near", "joint-slope", "multiplier-slope", "lerp-slope")
 
+# Studies; kind, table, the other table or the axis, by, of, at; low, high.
+LERP = "depth-sweep-baseline-alpha-power-law"
+LARGER = "max(alpha, nu)"
+ASPECT = "width-sweep-ngpt-ours-with-token-corr"
+BOUNDS: list[tuple[str, tuple[str | None, ...], tuple[float | None, float | None]]] = [
+    (f"width-fixed-steps {ASPECT}", ("drift", "ngpt", "heads", None, None, None), (None, -0.1)),
+    (
+        f"width-fixed-steps mup-drifts-ours-not width-fresh-seeds {ASPECT}",
+        ("no-drift", "nugpt", "heads", None, None, None),
+        (-0.1, 0.1),
+    ),
+    ("mup-drifts-ours-not mup-drifts-fresh-seeds", ("drift", "completep", "heads", None, None, None), (0.1, None)),
+    ("depth-sweeps", ("no-drift", "ngpt", "layers", None, None, None), (-0.2, 0.2)),
+    ("depth-sweeps depth-mup-depth-sweep", ("no-drift", "nugpt", "layers", None, None, None), (-0.2, 0.2)),
+    ("depth-mup-depth-sweep", ("drift", "depth-mup", "layers", None, None, None), (0.2, None)),
+    (
+        f"width-fixed-steps depth-sweeps {ASPECT}",
+        ("loss-not-worse", "nugpt", "ngpt", None, None, None),
+        (None, 0.01),
+    ),
+    ("depth-sweeps", ("sensitivity-not-worse", "nugpt", "ngpt", None, None, None), (None, 0.01)),
+    (
+        "steps-sweep-ngpt-ours width-sweep-ngpt-ours-without-tc-corrections",
+        ("slope-near", "nugpt", "steps", None, None, None),
+        (-13 / 30, -7 / 30),
+    ),
+    ("alignment_val alignment_val_l12h28", ("alignment", "nugpt", None, None, "omega", "end"), (0.4, 0.6)),
+    ("alignment_val alignment_val_l12h28", ("alignment-fall", "nugpt", None, None, LARGER, None), (0.1, None)),
+    ("alignment_val alignment_val_l12h28", ("alignment", "nugpt", None, None, LARGER, "end"), (0.45, 0.65)),
+    (
+        "alignment_val_loss_weighted alignment_val_loss_weighted_l12h28",
+        ("alignment", "nugpt", None, None, LARGER, "loss-weighted"),
+        (0.65, 0.85),
+    ),
+    (
+        "alignment_val_layer_dependence alignment_val_layer_dependence_l12h28",
+        ("alignment", "nugpt", None, "layer", "omega", None),
+        (0.4, 0.6),
+    ),
+    ("alignment-by-length", ("alignment-change", "nugpt", None, "steps", LARGER, "end"), (None, 0.0)),
+    (LERP, ("lerp-slope", "ngpt", "layers", None, "alpha_A", None), (-0.7, -0.3)),
+    (LERP, ("lerp-slope", "ngpt", "layers", None, "alpha_M", None), (-0.7, -0.3)),
+    (LERP, ("lerp-spread", "ngpt", None, None, None, None), (0.5, None)),
+    ("both-eta-input-output-sweep", ("multiplier", "nugpt", None, "heads", "output", None), (-1.5, -0.5)),
+    (
+        "width-sweep-ngpt-mup-vs-muppr width-sweep-ngpt-mup-vs-muppr-tuned",
+        ("loss-near", "nugpt-full-align", "completep", None, None, None),
+        (-0.01, 0.01),
+    ),
+    ("run-length-by-width", ("slope-change", "nugpt", "heads", "steps", None, None), (0.0, None)),
+    ("run-length-by-width", ("no-drift", "nugpt", "heads", "steps", None, None), (-0.1, 0.1)),
+    ("run-length-by-width", ("slope-change", "completep", "heads", "steps", None, None), (0.0, None)),
+    *(
+        ("role-sweeps", ("multiplier-slope", "nugpt", "heads", None, group, None), (-0.1, 0.1))
+        for group in ("hidden", "input", "output", "rescalers")
+    ),
+    ("depth-mup-roles", ("multiplier-slope", "depth-mup", "layers", None, "hidden", None), (0.2, None)),
+    ("batch-by-steps", ("joint-slope", None, "steps", None, None, None), (-13 / 30, -7 / 30)),
+    (
+        "against-llama against-llama-clipped against-llama-warmup",
+        ("loss-not-worse", "nugpt", "prenorm-completep", None, None, "equal-flops"),
+        (None, 0.01),
+    ),
+    ("against-llama", ("loss-not-worse", "nugpt", "prenorm-completep", None, None, "equal-time"), (None, 0.01)),
+    ("held-out", ("prediction", "nugpt", None, "axis", None, "held-out"), (-0.25, 0.25)),
+    ("held-out", ("regret", "nugpt", None, "axis", None, "held-out"), (None, 0.02)),
+    ("warmup-at-base", ("shift", "ngpt", None, "warmup", None, None), (-0.25, 0.25)),
+    ("warmup-at-base", ("shift", "nugpt", None, "warmup", None, None), (-0.25, 0.25)),
+    ("rescaler-rate", ("loss-not-worse", "nugpt-rescalers-doubled", "nugpt", None, None, None), (None, 0.0)),
+    ("rescaler-rate", ("loss-near", "nugpt-lower-constant", "nugpt", None, None, None), (-0.01, 0.01)),
+]
+
 
 def values(made: Plan, label: str, table: str | None) -> set[object]:
     return {c.label[label] for c in made.curves if label in c.label and table in (None, c.label["table"])}
@@ -63,45 +135,15 @@ def test_a_rule_names_tables_and_axes_that_the_plan_has(id: str, scale: str) -> 
 
 
 def test_bounds_by_hand() -> None:
-    """The numbers that decide, written a second time: changing one is a decision."""
-    found = {
-        (id, claim.rule.kind, claim.rule.table, claim.rule.of, claim.rule.at): claim.rule
-        for id in IDS
-        for claim in STUDIES[id].claims
-    }
-    wanted = {
-        ("width-fixed-steps", "drift", "ngpt", None, None): (None, -0.1),
-        ("width-fixed-steps", "no-drift", "nugpt", None, None): (-0.1, 0.1),
-        ("width-fixed-steps", "loss-not-worse", "nugpt", None, None): (None, 0.01),
-        ("width-fresh-seeds", "no-drift", "nugpt", None, None): (-0.1, 0.1),
-        ("mup-drifts-ours-not", "drift", "completep", None, None): (0.1, None),
-        ("mup-drifts-fresh-seeds", "drift", "completep", None, None): (0.1, None),
-        ("mup-drifts-ours-not", "no-drift", "nugpt", None, None): (-0.1, 0.1),
-        ("depth-sweeps", "no-drift", "ngpt", None, None): (-0.2, 0.2),
-        ("depth-sweeps", "no-drift", "nugpt", None, None): (-0.2, 0.2),
-        ("depth-sweeps", "sensitivity-not-worse", "nugpt", None, None): (None, 0.01),
-        ("depth-mup-depth-sweep", "drift", "depth-mup", None, None): (0.2, None),
-        ("width-sweep-ngpt-ours-with-token-corr", "drift", "ngpt", None, None): (None, -0.1),
-        ("width-sweep-ngpt-ours-with-token-corr", "no-drift", "nugpt", None, None): (-0.1, 0.1),
-        ("steps-sweep-ngpt-ours", "slope-near", "nugpt", None, None): (-13 / 30, -7 / 30),
-        ("width-sweep-ngpt-ours-without-tc-corrections", "slope-near", "nugpt", None, None): (-13 / 30, -7 / 30),
-        ("alignment_val", "alignment", "nugpt", "omega", "end"): (0.4, 0.6),
-        ("alignment_val_l12h28", "alignment", "nugpt", "max(alpha, nu)", "end"): (0.45, 0.65),
-        ("alignment_val_loss_weighted", "alignment", "nugpt", "max(alpha, nu)", "loss-weighted"): (0.65, 0.85),
-        ("alignment-by-length", "alignment-change", "nugpt", "max(alpha, nu)", "end"): (None, 0.0),
-        ("depth-sweep-baseline-alpha-power-law", "lerp-slope", "ngpt", "alpha_A", None): (-0.7, -0.3),
-        ("both-eta-input-output-sweep", "multiplier", "nugpt", "output", None): (-1.5, -0.5),
-        ("width-sweep-ngpt-mup-vs-muppr", "loss-near", "nugpt-full-align", None, None): (-0.01, 0.01),
-        ("width-sweep-ngpt-mup-vs-muppr-tuned", "loss-near", "nugpt-full-align", None, None): (-0.01, 0.01),
-        ("warmup-at-base", "shift", "ngpt", None, None): (-0.25, 0.25),
-        ("warmup-at-base", "shift", "nugpt", None, None): (-0.25, 0.25),
-        ("held-out", "prediction", "nugpt", None, "held-out"): (-0.25, 0.25),
-        ("held-out", "regret", "nugpt", None, "held-out"): (None, 0.02),
-    }
+    """The numbers that decide, written a second time, every one of them: changing one is a decision."""
+    rules = [(id, claim.rule) for id in IDS for claim in STUDIES[id].claims if claim.rule.decides]
+    found = {(id, r.kind, r.table, r.against or r.along, r.by, r.of, r.at): r for id, r in rules}
+    assert len(found) == len(rules)
+    wanted = {(id, *key): bounds for ids, key, bounds in BOUNDS for id in ids.split()}
+    assert set(found) == set(wanted)
     for key, bounds in wanted.items():
-        rule = found[key]
-        assert (rule.low, rule.high) == pytest.approx(bounds), key
-        assert rule.level == 0.90
+        assert (found[key].low, found[key].high) == pytest.approx(bounds), key
+        assert found[key].level == 0.90
 
 
 def test_drift_and_no_drift_cannot_both_hold() -> None:

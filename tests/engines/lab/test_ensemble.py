@@ -22,6 +22,7 @@ from nugpt.data import TokenDataset
 from nugpt.engines.lab.ensemble import Ensemble, State
 from nugpt.kernels import cross_entropy
 from nugpt.spec import load_table
+from nugpt.spec.roles import RESCALER_ROLES
 from nugpt.spec.run import RunSpec
 
 TABLES = ("nugpt", "prenorm-completep")
@@ -325,6 +326,18 @@ def test_bfloat16_products_keep_float32_masters(dataset: TokenDataset) -> None:
     # A relative error of 2^-9 per product, so about a percent of a loss near 3 after a forward pass of two layers.
     assert torch.allclose(narrow, wide, rtol=0.03)
     assert narrow.tolist() != wide.tolist()
+
+
+@pytest.mark.parametrize("role", RESCALER_ROLES)
+def test_rescalers_are_not_rounded_with_the_matrices(dataset: TokenDataset, role: str) -> None:
+    spec = replace(mixed(dataset)[0], precision="bfloat16")
+    ensemble = make_ensemble([spec])
+    plain = {name: p.bfloat16().float() for name, p in ensemble.initial_state().params.items()}
+    # By at most a quarter of the distance between neighbouring bfloat16 numbers, so that rounding would undo it.
+    moved = {name: p * (1 + 2**-10) if spec.model.roles(name).role == role else p for name, p in plain.items()}
+    tokens, targets = next(iter(batches_of([spec], dataset)))
+    losses = [ensemble.token_losses(params, tokens, targets) for params in (plain, moved)]
+    assert not torch.equal(*losses)
 
 
 @pytest.mark.skipif(" " in torch.__file__, reason="Inductor cannot link against a torch whose path has a space")
