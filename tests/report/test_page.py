@@ -61,7 +61,7 @@ def test_planted_truths_are_judged_as_they_were_planted(made: Made) -> None:
     assert answers["νGPT's best learning rate transfers over width."] == "holds"
     assert answers["The best learning rate falls as iterations to the power −1/3."] == "holds"
     assert answers["The mean effective α̂_A falls about as depth to the power −1/2."] == "holds"
-    assert answers["ω is one half."] == "not decided here"
+    assert answers["ω is one half at the end."] == "not decided here"
     shown = Reader(without_scripts(made.html)).text
     for text in answers:
         assert text in shown

@@ -52,7 +52,7 @@ class ModelConfig:
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_kv_heads is {self.n_kv_heads}, but must divide n_heads, which is {self.n_heads}")
         if not self.d_mlp:
-            # CHOICE: d_MLP is 8/3 of d_model exactly: it alone fits the four published counts.
+            # CHOICE: d_MLP is 8/3 of d_model exactly: it fits the four published counts.
             if self.d_model * 8 % 3:
                 raise ValueError(f"d_mlp must be given: 8/3 of d_model = {self.d_model} is not a whole number")
             object.__setattr__(self, "d_mlp", self.d_model * 8 // 3)

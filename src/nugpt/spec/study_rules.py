@@ -20,7 +20,7 @@ KINDS: dict[str, str] = {
     "multiplier": "log2 of the best multiplier",
     "multiplier-slope": "slope of the best multiplier",
     "lerp-slope": "slope of the mean effective `of` at each size's best η",
-    "lerp-spread": "standard deviation of the effective α̂ over components, as a share of its mean",
+    "lerp-spread": "standard deviation of the effective α̂ over components and layers, as a share of its mean",
     "shift": "best η with `by` less that without, in octaves",
     "edge-shift": "stability edge with `by` less that without, in octaves",
     "alignment": "alignment exponent `of`, averaged over layers, as a power of width, or at each of fewer than three",

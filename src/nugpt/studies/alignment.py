@@ -22,7 +22,7 @@ HEADS: Mapping[str, tuple[int, ...]] = {"paper": (12,), "evidence": (2, 4, 8, 16
 WIDER: Mapping[str, tuple[int, ...]] = {"paper": (28,), "evidence": (32,), "lab": (16,), "tiny": (4,)}
 
 OVER_TRAINING = (
-    Claim("ω is one half.", Rule("alignment", table="nugpt", of="omega", at="end", low=0.4, high=0.6)),
+    Claim("ω is one half at the end.", Rule("alignment", table="nugpt", of="omega", at="end", low=0.4, high=0.6)),
     Claim("α and ν are high at first and fall.", Rule("alignment-fall", table="nugpt", of=LARGER, low=0.1)),
     Claim(
         "At the end the larger of α and ν lies near 0.5 to 0.6.",

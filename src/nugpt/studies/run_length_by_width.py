@@ -76,7 +76,7 @@ STUDY = Study(
     curves=curves,
     policy=POLICY,
     limits=(
-        "The paper shows that three quarters transfers at one length, and says nothing of others. Two lengths show a "
-        "direction, not a limit."
+        "The paper shows width by itself at one length; where both width and length differ, they grow together. Two "
+        "lengths show a direction, not a limit."
     ),
 )
