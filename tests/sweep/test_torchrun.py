@@ -53,7 +53,11 @@ def test_a_signal_asks_the_ranks_to_save_whenever_it_comes(tmp_path: Path) -> No
     wanted = {(name, when): asked for name, asked in (("USR1", "requeue 17\n"), ("TERM", "")) for when in moments}
     folders = {case: tmp_path / str(i) for i, case in enumerate(wanted)}
     jobs = {case: started(folder, *case) for case, folder in folders.items()}  # all at once: they mostly wait
-    found = {case: ended(folders[case], job) for case, job in jobs.items()}
+    try:
+        found = {case: ended(folders[case], job) for case, job in jobs.items()}
+    finally:
+        for job in jobs.values():
+            job.kill()
     assert found == {case: (0, asked) for case, asked in wanted.items()}
 
 
