@@ -83,10 +83,12 @@ def cases(shape: Shape, device: torch.device, low: torch.dtype = torch.bfloat16)
         yield from of(Operands(shape, device, low))
 
 
-def compiled_cases(shape: Shape, device: torch.device) -> Iterator[Case]:
+def compiled_cases(
+    shape: Shape, device: torch.device, low: torch.dtype = torch.bfloat16, twin: Twin = _by_inductor
+) -> Iterator[Case]:
     """The operations between a block's products, which torch's compiler would fuse, with twins that it has made."""
     for of in (_lerps, _residuals, _heads, _gates):
-        yield from of(Operands(shape, device, torch.bfloat16, _by_inductor))
+        yield from of(Operands(shape, device, low, twin))
 
 
 def _lerps(x: Operands) -> list[Case]:
