@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+from nugpt.cli.show import warn
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,6 @@ class ImportHF:
 
         directory, found = import_folder(self.folder, self.store)
         if not found.unchanged:
-            changed = f"the weights in {self.folder} are not those that were exported; the run's record is left out"
-            print(f"nugpt: warning: {changed}", file=sys.stderr)
+            warn(f"the weights in {self.folder} are not those that were exported; the run's record is left out")
         print(f"{directory.checkpoints / f'step-{found.step:09d}'}")
         return 0

@@ -106,7 +106,7 @@ class Launch:
         spec = with_data(found, request.data, check="sizes")
         mesh_of(spec, request.options, nodes.ranks)
         request.options.check_kernels(spec)
-        warn_of_other_data(self.recipe, found, spec)
+        warn_of_other_data(self.recipe, found, spec.data)
         if not self.slurm:
             print(shlex.join(torchrun(nodes, sys.executable, training)))
             return 0

@@ -173,9 +173,10 @@ def _ways_out(error: Exception, command: str) -> str:
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Our own warnings as one line of ours; a library's deprecations are not the user's business."""
     if issubclass(category, (RuntimeWarning, UserWarning)):
+        from nugpt.cli.show import warn
         from nugpt.spec.checks import one_line
 
-        print(f"nugpt: warning: {one_line(message)}", file=sys.stderr)
+        warn(one_line(message))
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:

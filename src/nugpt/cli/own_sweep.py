@@ -74,18 +74,15 @@ def _run_at_base(
     given |= {name: value for name in ("vocab_size",) if (value := target.get(name)) is not None}
     heads, kv_heads, d_mlp = (target.get(name) for name in ("n_heads", "n_kv_heads", "d_mlp"))
     width = model.n_heads * given.get("head_dim", model.head_dim)
-    known = "d_mlp" in said or (heads and d_mlp)
-    if not known and width * 8 % 3:
+    of_target = round(model.n_heads * d_mlp / heads) if heads and d_mlp else None
+    if of_target is None and "d_mlp" not in said and width * 8 % 3:
         raise ValueError(
             f"d_mlp is not given, and 8/3 of d_model = {width} is not a whole number: name its column with "
             "--d-mlp-column, or give the target's --d-mlp with --n-heads"
         )
-    usual = round(width * 8 / 3)  # of the base; what is known stands in its place
-    model = replace(model, architecture=table.family, n_kv_heads=0, d_mlp=usual, **given)
-    if heads and kv_heads:
-        model = replace(model, n_kv_heads=max(1, model.n_heads * kv_heads // heads))
-    if heads and d_mlp:
-        model = replace(model, d_mlp=round(model.n_heads * d_mlp / heads))
+    own = of_target or round(width * 8 / 3)  # where rows say it, theirs stands in its place
+    shared = max(1, model.n_heads * kv_heads // heads) if heads and kv_heads else 0
+    model = replace(model, architecture=table.family, n_kv_heads=shared, d_mlp=own, **given)
     resolved = base.resolve(scale)
     return RunSpec(
         model=model,

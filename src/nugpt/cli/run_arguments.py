@@ -153,10 +153,10 @@ def differing(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
             yield place.name, str(here) if isinstance(here, Path) else here
 
 
-def warn_of_other_data(recipe: Path, found: RunSpec, run: RunSpec) -> None:
-    """An η is carried over sizes, not over data: say when a recipe's was found on other data than the run has."""
-    if found.data not in (NO_DATA, run.data):
-        warn(f"{recipe} is of the data set {found.data}, and {run.data} is given: the best η may be another there")
+def warn_of_other_data(recipe: Path, run: RunSpec, data: str) -> None:
+    """An η is carried over sizes, not over data: say when a recipe's run is of other data than is given."""
+    if run.data not in (NO_DATA, data):
+        warn(f"{recipe} is of the data set {run.data}, and {data} is given: the best η may be another there")
 
 
 def check_seeds(seeds: tuple[int, ...]) -> None:

@@ -94,8 +94,8 @@ class Train:
             raise ValueError(f"{name} is {value!r}, but {recipe} says what the run is: leave it out")
         run = run_of_file(recipe)
         dataset = _data_of(run, recipe, asked.data)
-        found, run = run, replace(run, data=dataset.content_hash)
-        warn_of_other_data(recipe, found, run)
+        warn_of_other_data(recipe, run, dataset.content_hash)
+        run = replace(run, data=dataset.content_hash)
         if asked.precision != RunArguments.precision:
             run = replace(run, precision=asked.precision)
         seeds = (run.seed,) if self.seed is None else self.seed

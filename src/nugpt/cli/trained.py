@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nugpt.cli.show import warn
 from nugpt.store import RunDirectory, Store
 from nugpt.store.run_directory import DISTRIBUTED
 
@@ -53,7 +53,7 @@ def say_diverged(directory: RunDirectory, step: int) -> None:
         told = f"its weights of step {step} are from before"
     else:  # that it had is seen when a row of metrics is due
         told = f"its weights, saved when that was noticed at step {step}, are no result"
-    print(f"nugpt: warning: {what}; {told}", file=sys.stderr)
+    warn(f"{what}; {told}")
 
 
 def is_folder(name: str) -> bool:
