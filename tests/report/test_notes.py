@@ -85,6 +85,54 @@ def test_over_width_nugpt_falls_in_runs_half_as_long() -> None:
     assert paths[4 * length].slope is None
 
 
+def test_over_width_nugpt_is_not_decided_on_fresh_seeds_and_falls_by_all() -> None:
+    ngpt, fixed = found("width-fixed-steps").paths
+    assert [path.curves[0].curve.label["table"] for path in (ngpt, fixed)] == ["ngpt", "nugpt"]
+    (fresh,), (every,) = (found(id).paths for id in ("width-fresh-seeds", "width-all-seeds"))
+    for bound_within, low in ((fresh.drift, "bound lies within the interval"), (every.drift, "at the bound")):
+        assert low in note("width-fresh-seeds" if bound_within is fresh.drift else "width-all-seeds")
+        assert bound_within.interval.low < -0.1 < bound_within.interval.high < 0.0
+    assert every.drift.slope is not None
+    assert fresh.drift.slope is not None
+    assert -0.1 < every.drift.slope < 0.0, "about as far as the rule allows"
+    assert ngpt.drift.slope is not None
+    assert ngpt.drift.slope < 3 * every.drift.interval.low, "several times as far"
+    assert "differ most at the narrowest width, where the best learning rate is higher" in note("width-fresh-seeds")
+    apart = [
+        float(b.optimum.log2_lr or math.nan) - float(a.optimum.log2_lr or math.nan)
+        for a, b in zip(fixed.curves, fresh.curves, strict=True)
+    ]
+    assert max(apart, key=abs) == apart[0] > 0
+    assert "settled after they were seen" in note("width-fixed-steps").split(". ")[0]
+
+
+def test_clipping_and_then_warmup_took_more_than_half_of_nugpts_lead() -> None:
+    assert "took away more than half of the lead" in note("against-llama-warmup")
+    first, warmed = (
+        [e.value for e in verdicts(STUDIES[id].claims, found(id))[0].estimates]
+        for id in ("against-llama", "against-llama-warmup")
+    )
+    for before, after in zip(first, warmed, strict=True):
+        assert before is not None
+        assert after is not None
+        assert before / 2 < after < 0
+    assert "the longer, half of the run, did better" in note("against-llama-warmup")
+    lowest: dict[int, dict[int, float]] = {}
+    for state in states("against-llama-warmup"):
+        losses: dict[float, list[float]] = {}
+        for place in state.places:
+            if place.record is not None and place.record.val_loss is not None:
+                losses.setdefault(place.log2_lr, []).append(place.record.val_loss)
+        spec = state.curve.spec
+        if state.curve.label["table"] != "nugpt":
+            lowest.setdefault(spec.model.d_model, {})[int(state.curve.label["warmup"])] = min(
+                map(np.mean, losses.values())
+            )
+            assert spec.weight_decay == 0.1
+    assert sorted(lowest) == [384, 768]
+    assert all(at[1000] < at[400] for at in lowest.values())
+
+
 def test_over_width_nugpts_curves_lean_over_and_a_parabola_takes_that_for_a_fall() -> None:
     assert "A parabola through the learning rates that all widths have" in note("width-fixed-steps")
     losses: dict[int, dict[float, list[float]]] = {}

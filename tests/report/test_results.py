@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from tests.report import planted
 from tests.report.planted import DATA, REPLICAS, SETTING, WALL_S, best_log2_lr, fill, loss_of, write_run
 from tests.report.small import hostile_plan
 
@@ -377,6 +378,36 @@ def test_a_width_study_whose_curves_call_for_more_says_that_and_no_count(tmp_pat
     readme = written(store, tmp_path)
     assert "The study of width is not complete: its curves call for more points." in readme
     assert "runs have ended" not in readme
+
+
+def test_what_fresh_seeds_say_stands_beside_the_first_ones_and_the_figure_has_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: νGPT stays on the first seeds and falls by 0.2 octaves per doubling on the others."""
+    monkeypatch.setattr(
+        planted,
+        "best_log2_lr",
+        lambda spec: best_log2_lr(spec) - 0.2 * (spec.seed > 1) * math.log2(spec.resolved().ratios.width),
+    )
+    store = Store(tmp_path / "runs")
+    for id in ("width-fixed-steps", "width-fresh-seeds"):
+        fill(store, plan(STUDIES[id], "lab", SETTING))
+    readme = written(store, tmp_path)
+    first, fresh = re.findall(r"^\| \[νGPT's best learning rate transfers over width(.*)\|$", readme, re.M)
+    assert re.search(r"\| −?0\.00 \(.*\*\*holds\*\*", first)
+    assert fresh.startswith(", on fresh seeds](docs/results.md#width-fresh-seeds-at-lab) (scale `lab`) | −0.20 (")
+    assert fresh.endswith("from −0.1 to 0.1 | **does not hold** ")
+    assert "νGPT's moves by 0.00 (" in readme
+    assert "The one behind the figure took" in readme
+    fill(store, plan(STUDIES["width-all-seeds"], "lab", SETTING))
+    readme = written(store, tmp_path)
+    (fall,) = re.findall(r"νGPT's falls by (0\.\d\d) \([^)]*\), by the seeds of two studies together\.\n", readme)
+    assert float(fall) == pytest.approx(0.1, abs=0.05), "between what either half was planted with"
+    assert "The first behind the figure took" in readme
+    assert "as `nugpt fit` has them below, and for νGPT on further seeds too." in readme
+    told = (tmp_path / "docs/figures/results/headline-light.svg").read_text()
+    assert f"νGPT: slope −{fall}" in told
+    assert "nGPT: slope −0.50" in told
 
 
 def written(store: Store, folder: Path) -> str:

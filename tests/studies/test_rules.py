@@ -106,7 +106,7 @@ def test_every_study_claims_or_asks_something_in_a_sentence(id: str) -> None:
 def test_what_the_paper_claims_has_a_verdict() -> None:
     without = {id for id in IDS if not any(claim.rule.decides for claim in STUDIES[id].claims)}
     # What the paper fits without a claim, what is tuned before anything is claimed, what is asked of runs seen before.
-    assert without == {"depth-sweep-ours-alpha-power-law", "multipliers-at-base", "held-out-steps"}
+    assert without == {"depth-sweep-ours-alpha-power-law", "multipliers-at-base", "held-out-steps", "width-all-seeds"}
 
 
 @pytest.mark.parametrize("scale", ["paper", "evidence", "lab", "tiny"])

@@ -62,6 +62,7 @@ BEYOND = [
     "held-out-steps",
     "width-fresh-seeds",
     "mup-drifts-fresh-seeds",
+    "width-all-seeds",
     "warmup-at-base",
     "multipliers-at-base",
     "rescaler-rate",
@@ -128,6 +129,7 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
     ),
     "width-fresh-seeds": (["nugpt"], WIDTHS, FIXED, 1, 6 * 9),
     "mup-drifts-fresh-seeds": (["completep"], WIDTHS, FIXED, 1, 6 * 9),
+    "width-all-seeds": (["nugpt"], WIDTHS, FIXED, 2, 6 * 2 * 9),
     "warmup-at-base": (["ngpt", "nugpt"], [(10, 10)], [9_750], 1, 2 * 2 * 9),
     "multipliers-at-base": (["nugpt"], [(10, 10)], [9_750], 1, 3 * 5 * 3),
     "rescaler-rate": (
@@ -264,7 +266,8 @@ def test_seeds_are_paired_and_grids_even(id: str, scale: str) -> None:
     fresh = id.endswith("-fresh-seeds") or id == "rescaler-rate"
     first = {"evidence": 3, "lab": 2}.get(scale, 1) if fresh else 0
     for curve in planned(STUDIES[id], scale).curves:
-        assert curve.seeds == tuple(range(first, first + len(curve.seeds)))
+        if id != "width-all-seeds":  # whose seeds are those of two studies
+            assert curve.seeds == tuple(range(first, first + len(curve.seeds)))
         steps = {b - a for a, b in zip(curve.log2_lrs, curve.log2_lrs[1:], strict=False)}
         assert steps <= {spacing}
         parts = 4 if id == "depth-mup-roles" else 2  # that one starts from what another study's finer grid found
@@ -685,6 +688,17 @@ def test_fresh_seeds_are_the_width_study_again_on_others(scale: str, id: str, of
         assert not {*one.seeds} & {*other.seeds}
         assert len(one.seeds) == max(len(other.seeds), 2 if scale == "evidence" else 1)
     assert not {spec.hash for spec in made.specs()} & {spec.hash for spec in first.specs()}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_all_seeds_are_those_of_both_width_studies_and_no_run_is_new(scale: str) -> None:
+    together, fixed, fresh = (
+        planned(STUDIES[f"width-{of}"], scale) for of in ("all-seeds", "fixed-steps", "fresh-seeds")
+    )
+    runs = {spec.hash for curve in of_table(fixed, "nugpt") for spec in curve.runs().values()}
+    assert {spec.hash for spec in together.specs()} == runs | {spec.hash for spec in fresh.specs()}
+    assert len(together.specs()) == len(runs) + len(fresh.specs())
+    assert together.policy == fixed.policy
 
 
 def test_seeds_and_points_of_the_evidence() -> None:

@@ -284,7 +284,7 @@ def _readme(
     groups: Sequence[Group],
 ) -> str:
     from nugpt.report.figures.headline import draw_headline, held_out_star, paths_over_width
-    from nugpt.report.readme import HELD_OUT, answered, first_screen, replaced, width_study
+    from nugpt.report.readme import HELD_OUT, all_seeds, answered, first_screen, replaced, width_study
     from nugpt.report.results import scale_words
     from nugpt.report.vector import svg
     from nugpt.report.write import settle
@@ -294,6 +294,8 @@ def _readme(
     paths = paths_over_width(width.found) if width is not None and width.found is not None else {}
     commands: list[Shown] = []
     if len(paths) == 2 and width is not None and width.found is not None:
+        seeds = all_seeds(sections, width)
+        paths |= paths_over_width(seeds.found) if seeds is not None and seeds.found is not None else {}
         star = held_out_star(held_out.found if held_out is not None else None)
         for ground, dark in (("light", False), ("dark", True)):
             figure = draw_headline(paths, star, dark)
@@ -301,7 +303,7 @@ def _readme(
             file = out / FIGURES / HEADLINES[ground]
             texts[file] = svg(figure, transparent=True)
             figures[ground] = _from(readme, file)
-        commands = _shown(width, path)
+        commands = _shown(width, path, seeds is not None)
     scale = scale_words(sections, data) if figures else ""
     part = first_screen(sections, figures, commands, scale, _from(readme, out / PAGE), groups)
     return replaced(readme.read_text(encoding="utf-8"), part, readme.name)
@@ -314,7 +316,7 @@ def _from(readme: Path, file: Path) -> str:
     return Path(os.path.relpath(file, readme.parent)).as_posix()
 
 
-def _shown(width: Section, path: Path) -> list[Shown]:
+def _shown(width: Section, path: Path, more_seeds: bool) -> list[Shown]:
     """Four commands with what they print; one that these records cannot answer is left out."""
     from nugpt.report.readme import Shown, cost_of
     from nugpt.spec.parametrization import NUGPT
@@ -326,10 +328,11 @@ def _shown(width: Section, path: Path) -> list[Shown]:
     heads = 2 * max((int(label["heads"]) for label in known if label["table"] == NUGPT.name), default=1)
     recommend = _command("recommend", "--from", path, "--plan", plan, "--n-heads", heads)
     printed = {command: _printed(command) for command in (fit, recommend)}
+    which, further = ("first", ", and for νGPT on further seeds too") if more_seeds else ("one", "")
     told = (
-        f"**Run a study.** The one behind the figure took {cost_of(width)} When it ends it prints quick fits, each of "
-        "one curve by itself, and the lowest loss of any run on it; here those of the narrowest and widest models. "
-        "The figure rests on all curves together, as `nugpt fit` has them below."
+        f"**Run a study.** The {which} behind the figure took {cost_of(width)} When it ends it prints quick fits, each "
+        "of one curve by itself, and the lowest loss of any run on it; here those of the narrowest and widest models. "
+        f"The figure rests on all curves together, as `nugpt fit` has them below{further}."
     )
     shown = [Shown(width.command, _end_of_run(path, plan), told, False)]
     if (drift := _between(printed[fit], "drift, octaves", "regret of")) is not None:

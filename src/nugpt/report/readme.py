@@ -32,6 +32,7 @@ from nugpt.spec.study_rules import allowed
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 WIDTH, HELD_OUT = "width-fixed-steps", "held-out"
+FRESH_SEEDS, ALL_SEEDS = "width-fresh-seeds", "width-all-seeds"  # νGPT over width: other seeds, and both together
 UNITS = {
     "drift": "octaves per doubling",
     "no-drift": "octaves per doubling",
@@ -72,6 +73,16 @@ def width_study(sections: Sequence[Section]) -> Section | None:
     return answered(sections, WIDTH) or next(so_far, None)
 
 
+def all_seeds(sections: Sequence[Section], width: Section) -> Section | None:
+    """The study of the figure's νGPT by more seeds than the figure's study has, where it is complete at its scale."""
+    return _beside(sections, ALL_SEEDS, width)
+
+
+def _beside(sections: Sequence[Section], id: str, width: Section) -> Section | None:
+    section = answered(sections, id)
+    return section if section is not None and section.scale == width.scale else None
+
+
 def _of_largest_scale(sections: Sequence[Section], id: str) -> list[Section]:
     mine = [s for s in sections if s.study.id == id and s.state != NOT_RUN]
     largest = next((scale for scale in SCALES if any(s.scale == scale for s in mine)), None)  # they begin with `paper`
@@ -99,7 +110,8 @@ def first_screen(
             f"So far {len(runs):,} runs, {minutes(runs):.1f} {minutes_word(runs)}: [{page}]({page}) has what they say."
         )
         return so_far if runs else NOTHING
-    parts = [_figure(width, figures), _moves(width), _verdicts(sections, width, page)]
+    moves = _moves(width, all_seeds(sections, width))
+    parts = [_figure(width, moves, figures), moves, _verdicts(sections, width, page)]
     if worth := line(groups, page):
         parts.append(f"**What transfer is worth.** {worth}")
     known = [told for told in (_caveats(width, page), _of_baseline(sections, page)) if told]
@@ -109,8 +121,8 @@ def first_screen(
     return "\n\n".join(parts)
 
 
-def _figure(width: Section, figures: Mapping[str, str]) -> str:
-    told = f"The best learning rate against width, nGPT and νGPT{_scale(width)}. {_moves(width)}"
+def _figure(width: Section, moves: str, figures: Mapping[str, str]) -> str:
+    told = f"The best learning rate against width, nGPT and νGPT{_scale(width)}. {moves}"
     return (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{figures["dark"]}">\n'
@@ -120,9 +132,12 @@ def _figure(width: Section, figures: Mapping[str, str]) -> str:
 
 
 def _verdicts(sections: Sequence[Section], width: Section, page: str) -> str:
-    """A row for each number that a rule judges: both slopes, the predictions held out, the loss beside the baseline."""
+    """A row for each number that a rule judges: the slopes, the predictions held out, the loss beside the baseline."""
     assert width.found is not None
     asked = [(width, one) for one in width.found.judged[:2]]
+    fresh = _beside(sections, FRESH_SEEDS, width)
+    if fresh is not None and fresh.found is not None:
+        asked += [(fresh, one) for one in fresh.found.judged]
     words = ["An octave is a factor of two in the learning rate."]
     held_out, baseline = answered(sections, HELD_OUT), _baseline(sections)
     if held_out is not None and held_out.found is not None:
@@ -192,17 +207,20 @@ def _of_baseline(sections: Sequence[Section], page: str) -> str:
     return f"{_first_sentence(section.note)} [More on this]({page}#{anchor(section)})."
 
 
-def _moves(width: Section) -> str:
-    """How far either table's best learning rate moves over the widths that were run."""
+def _moves(width: Section, seeds: Section | None) -> str:
+    """How far either table's best learning rate moves over the widths that were run; νGPT's by all its seeds."""
     assert width.found is not None
     ngpt, nugpt = width.found.judged[:2]
+    together = ""
+    if seeds is not None and seeds.found is not None:
+        nugpt, together = seeds.found.judged[0], ", by the seeds of two studies together"
     sizes = [curve.measured.sizes["width"] for curve in (*ngpt.curves, *nugpt.curves)]
     lengths = sorted({int(curve.measured.sizes["steps"]) for curve in (*ngpt.curves, *nugpt.curves)})
     first = _slope(ngpt.verdict.estimates, " octaves per doubling of width", "90 % interval ")
     second = _slope(nugpt.verdict.estimates)
     from_to = f"From d_model {min(sizes):,.0f} to {max(sizes):,.0f}{_scale(width)}"
     steps = " to ".join(f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1])))
-    return f"{from_to}, in runs of {steps} steps, nGPT's best learning rate {first}. νGPT's {second}."
+    return f"{from_to}, in runs of {steps} steps, nGPT's best learning rate {first}. νGPT's {second}{together}."
 
 
 def _slope(estimates: Sequence[Estimate], unit: str = "", bracket: str = "") -> str:
