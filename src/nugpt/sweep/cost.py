@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.run import RunSpec, run_flops
 
-# Measured on one H200 (milliseconds per replica and step of eight, 4 layers, 16k tokens: 1.81, 3.70, 9.16 at d_model
-# 192, 384, 768; docs/performance.md): 0.24 ms a layer and 430 TFLOP/s meet all three within 7 %.
+# Whole runs on one H200, start and validation included (milliseconds per replica and step, 4 layers, 16k tokens: 1.85,
+# 3.71, 9.17 and 26.7 at d_model 192, 384, 768 and 1,536, six or nine replicas; the records of `width-fresh-seeds`):
+# 0.24 ms a layer and 430 TFLOP/s meet the first three within 7 %, the last within 15 %.
 LAYER_S, H200_FLOPS = 0.24e-3, 430e12
 # One core: 0.05, 0.14 and 0.4 s per replica and step at tiny-l2h1, -l2h2 and -l2h4, which are 1.4, 4.2 and 14 GFLOP.
 CORE_FLOPS = 30e9
