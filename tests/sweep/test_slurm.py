@@ -261,7 +261,7 @@ def test_before_its_time_limit_a_task_saves_and_is_queued_again(cluster: Cluster
     assert "DUE TO TIME LIMIT" not in said()
     assert sum(step > 0 for step in last_steps(store).values()) == 1
     until(lambda: not workers(plan), "its worker is gone")
-    assert states(store) == {"stale": 1, "missing": 5}
+    assert states(store) == {"interrupted": 1, "missing": 5}
 
 
 @pytest.mark.slurm

@@ -30,7 +30,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("nugpt.cli.train", "Train", "one model, or an ensemble of learning rates and seeds, on one device"),
     "sweep": ("nugpt.cli.sweep", "Sweep", "a grid over learning rate, seed and any field of a run"),
     "study": ("nugpt.cli.study", "Study", "the paper's studies and ours: printed, or run"),
-    "status": ("nugpt.cli.status", "Status", "what a store holds: done, running, stale, diverged, failed, missing"),
+    "status": (
+        "nugpt.cli.status",
+        "Status",
+        "what a store holds: done, running, interrupted, stale, diverged, failed, missing",
+    ),
     "worker": ("nugpt.cli.worker", "Worker", "take runs of a plan until none is left"),
     "store pack": ("nugpt.cli.store", "Pack", "records and metrics of a store as one small file"),
     "store merge": ("nugpt.cli.store", "Merge", "add what others packed, overwriting nothing"),
