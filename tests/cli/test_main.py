@@ -276,6 +276,21 @@ FOLDERS = {
 }
 
 
+@pytest.mark.parametrize("part", ["plans", "coords", "archive.json", "0123456789abcdef/spec.json"])
+def test_quickstart_makes_no_store_in_a_store(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / part
+    made.parent.mkdir(exist_ok=True)
+    made.touch() if made.suffix else made.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["quickstart", "--out", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    said = (
+        f"nugpt: error: out is {tmp_path}, which is a store itself: quickstart makes one of its own, in a new folder\n"
+    )
+    assert (shown.out, shown.err) == ("", said)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.usefixtures("_in_a_folder_with_a_typo")
 @pytest.mark.parametrize("command", FOLDERS)
 @pytest.mark.parametrize("below", ["", "/below"])

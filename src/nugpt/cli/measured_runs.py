@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from nugpt.cli.run_arguments import Carrier, RunArguments, differing
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds, differing
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import counted
 
@@ -48,8 +48,8 @@ class Chosen:
         """The chosen runs that have ended; trained first where none are named, at these sizes by default."""
         from nugpt.engines.lab import Interrupted
 
-        if self.from_scratch and not self.seed:
-            raise ValueError("--seed is empty, but must be whole numbers: --seed 0 1")
+        if self.from_scratch:
+            check_seeds(self.seed)
         if self.runs and self.plan:
             raise ValueError("--runs and --plan exclude each other: name the runs, or the plan that has them")
         self._check_heeded()
@@ -140,8 +140,7 @@ class Chosen:
             for n_layers in layers
             for n_heads in heads
         ]
-        seeds = dict.fromkeys(self.seed)
-        ensembles = [[size.spec(dataset, device_type, lr, seed) for seed in seeds] for size in sizes]
+        ensembles = [[size.spec(dataset, device_type, lr, seed) for seed in self.seed] for size in sizes]
         for specs in ensembles:
             check_trainable(specs, dataset, options, {})  # what is refused leaves no run behind
         self._say_trained(store, [spec for specs in ensembles for spec in specs])
