@@ -28,7 +28,7 @@ class Chosen:
     store: Path = Path("runs")
     """The store."""
     runs: tuple[str, ...] = ()
-    """Runs, by the beginning of their hash or by directory."""
+    """Runs to read, by the beginning of their hash or by directory. Without --runs and --plan some are trained."""
     plan: str | None = None
     """All runs of a plan."""
     again: bool = False
