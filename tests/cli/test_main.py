@@ -106,6 +106,7 @@ def test_help_speaks_of_options_and_not_of_fields(command: str, capsys: pytest.C
     assert left.value.code == 0
     shown = capsys.readouterr().out
     assert "{None}" not in shown
+    assert "{[" not in shown, "several values are shown alike, whether there is a default or not"
     told = re.sub(r"[\s│]+", " ", shown)
     assert not re.search(r"\(default: (None|False)?\)", told), "an option that is left out has no default to show"
     assert not re.search(r"\w\.\w+ options", shown), "a part of a part has the name of the inner one"

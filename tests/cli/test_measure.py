@@ -223,6 +223,15 @@ def test_align_suggests_a_table_that_sweep_accepts(store: Path, small: list[str]
     assert "plan with-mine: 1 curve, 1 run" in out
 
 
+def test_a_run_that_is_named_twice_is_refused_however_it_is_named(store: Path, nugpt: Any) -> None:
+    run = next(Store(store).runs())
+    name = run.path.name
+    for again in (name, name[:15], str(run.path)):
+        status, out, err = nugpt("measure", "lerp", "--store", store, "--runs", name, again)
+        said = f"nugpt: error: --runs names the run {name} twice, the second time as {again!r}: name it once\n"
+        assert (status, out, err) == (2, "", said)
+
+
 def test_a_run_that_was_not_measured_is_trained_again_on_request(store: Path, nugpt: Any) -> None:
     (bare,) = [run for run in Store(store).runs() if not run.read_metrics(("alignment",))]
     record = (bare.path / "record.json").read_bytes()

@@ -85,7 +85,7 @@ class Chosen:
         if self.plan is not None:
             found = self._of_plan(store)
         elif self.runs:
-            found = [store.find(name) for name in self.runs]
+            found = self._named(store)
         else:
             found = self._trained(store, kind, self.heads or heads, self.layers or layers)
         by_state: dict[str, list[RunDirectory]] = {}
@@ -116,6 +116,16 @@ class Chosen:
             print(f"{counted(stopped, 'run')} {'was' if stopped == 1 else 'were'} stopped as hopeless", file=sys.stderr)
         if left:
             print(f"{counted(left, 'run')} {'is' if left == 1 else 'are'} not done yet", file=sys.stderr)
+
+    def _named(self, store: Store) -> list[RunDirectory]:
+        """The runs of --runs, refused where two names are of one run, which would be read as two."""
+        found: dict[str, RunDirectory] = {}
+        for name in self.runs:
+            run = store.find(name)
+            if (hash_ := run.path.resolve().name) in found:
+                raise ValueError(f"--runs names the run {hash_} twice, the second time as {name!r}: name it once")
+            found[hash_] = run
+        return list(found.values())
 
     def _of_plan(self, store: Store) -> list[RunDirectory]:
         from nugpt.store import RunDirectory

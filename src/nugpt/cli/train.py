@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import tyro
+
 from nugpt.cli.run_arguments import Carrier, RunArguments, check_lrs, check_seeds, differing, warn_of_other_data
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import number, print_json
@@ -27,7 +29,7 @@ class Train:
     arguments: Annotated[RunArguments, AMONG_OPTIONS] = RunArguments()
     lr: tuple[float, ...] = ()
     """The global learning rate η; several train as one ensemble. By default the scale's, or of the run to extend."""
-    seed: tuple[int, ...] | None = None
+    seed: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="[INT [INT ...]]")] = None
     """Of initial weights and data order, 0 by default or the recipe's; several train as one ensemble."""
     start_from: str | None = None
     """A run or checkpoint whose weights to start from, with a fresh optimizer."""
