@@ -292,6 +292,28 @@ def test_quickstart_makes_no_store_in_a_store(part: str, tmp_path: Path, capsys:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status --store",
+        "fit",
+        "recommend --n-heads 8 --from",
+        "transfer-test",
+        "report",
+        "measure lerp --plan a --store",
+    ],
+)
+def test_the_folder_around_a_store_is_told_from_it(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "plans").mkdir(parents=True)
+    assert main([*words.split(), str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    said = f"nugpt: error: {tmp_path} is no store, but holds one: give {tmp_path / 'runs'}"
+    assert shown.err.splitlines()[-1] == said
+
+
 @pytest.mark.usefixtures("_in_a_folder_with_a_typo")
 @pytest.mark.parametrize("command", FOLDERS)
 @pytest.mark.parametrize("below", ["", "/below"])
