@@ -505,6 +505,15 @@ def test_blank_lines_quoted_commas_and_columns_without_a_name_are_no_mistake(
     assert len(found["curves"]) == 1
 
 
+def test_blanks_around_a_quoted_cell_are_no_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        '"lr" ,"loss"\t, "of, all" \r\n"0.1" , "3.0",a \n0.2,2.9 ,"a" \n0.4,"3.0" ,"b ,  ""c"", d"\n', encoding="utf-8"
+    )
+    found = fitted(capsys, str(path), "--group-column", "of, all")["runs.csv"]
+    assert [curve["label"] for curve in found["curves"]] == [{"of, all": "a"}, {"of, all": 'b ,  "c", d'}]
+
+
 def test_groups_of_ones_own_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = ["lr,loss,seed,method"]
     for method, best in (("old", 3.0), ("new", 2.9)):

@@ -106,6 +106,7 @@ def test_help_speaks_of_options_and_not_of_fields(command: str, capsys: pytest.C
     assert left.value.code == 0
     shown = capsys.readouterr().out
     assert "{None}" not in shown
+    assert "{[" not in shown, "several values are shown alike, whether there is a default or not"
     told = re.sub(r"[\s│]+", " ", shown)
     assert not re.search(r"\(default: (None|False)?\)", told), "an option that is left out has no default to show"
     assert not re.search(r"\w\.\w+ options", shown), "a part of a part has the name of the inner one"
@@ -274,6 +275,43 @@ FOLDERS = {
     "store prune": (["store", "prune", "--store", "typo.toml"], "store"),
     "quickstart": (["quickstart", "--out", "typo.toml"], "out"),
 }
+
+
+@pytest.mark.parametrize("part", ["plans", "coords", "archive.json", "0123456789abcdef/spec.json"])
+def test_quickstart_makes_no_store_in_a_store(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / part
+    made.parent.mkdir(exist_ok=True)
+    made.touch() if made.suffix else made.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["quickstart", "--out", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    said = (
+        f"nugpt: error: out is {tmp_path}, which is a store itself: quickstart makes one of its own, in a new folder\n"
+    )
+    assert (shown.out, shown.err) == ("", said)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status --store",
+        "fit",
+        "recommend --n-heads 8 --from",
+        "transfer-test",
+        "report",
+        "measure lerp --plan a --store",
+    ],
+)
+def test_the_folder_around_a_store_is_told_from_it(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "plans").mkdir(parents=True)
+    assert main([*words.split(), str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    said = f"nugpt: error: {tmp_path} is no store, but holds one: give {tmp_path / 'runs'}"
+    assert shown.err.splitlines()[-1] == said
 
 
 @pytest.mark.usefixtures("_in_a_folder_with_a_typo")

@@ -223,6 +223,15 @@ def test_align_suggests_a_table_that_sweep_accepts(store: Path, small: list[str]
     assert "plan with-mine: 1 curve, 1 run" in out
 
 
+def test_a_run_that_is_named_twice_is_refused_however_it_is_named(store: Path, nugpt: Any) -> None:
+    run = next(Store(store).runs())
+    name = run.path.name
+    for again in (name, name[:15], str(run.path)):
+        status, out, err = nugpt("measure", "lerp", "--store", store, "--runs", name, again)
+        said = f"nugpt: error: --runs names the run {name} twice, the second time as {again!r}: name it once\n"
+        assert (status, out, err) == (2, "", said)
+
+
 def test_a_run_that_was_not_measured_is_trained_again_on_request(store: Path, nugpt: Any) -> None:
     (bare,) = [run for run in Store(store).runs() if not run.read_metrics(("alignment",))]
     record = (bare.path / "record.json").read_bytes()
@@ -278,7 +287,9 @@ def test_where_no_record_says_where_the_data_lay_other_data_are_refused(
         (["align", "--out", "figures", "--formats", "gif"], "format is 'gif', but must be one of"),
         (["align", "--n-heads", "4"], "n_heads is 4, but these are runs of several sizes: name them with --heads"),
         (["align", "--d-mlp", "128"], "d_mlp is 128, but over widths it must grow with d_model"),
-        (["align", "--seed"], "--seed is empty, but must be whole numbers"),
+        (["align", "--seed"], "seed is (), but must be whole numbers, each named once"),
+        (["lerp", "--seed", "1", "1"], "seed is (1, 1), but must be whole numbers, each named once"),
+        (["coords", "--seed", "1", "1"], "seed is (1, 1), but must be whole numbers, each named once"),
         (["lerp", "--n-layers", "4"], "n_layers is 4, but these are runs of several sizes: name them with --layers"),
         (["lerp", "--parametrization", "prenorm-completep"], "parametrization is 'prenorm-completep', but LERP is of"),
         (["lerp", "--plan", "no-such"], "has no plan 'no-such'"),

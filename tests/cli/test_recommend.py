@@ -14,6 +14,10 @@ import pytest
 from tests.cli.test_fit import OFFSETS, SEEDS, lay_down, rows_of, width_curve, write_csv
 
 from nugpt.cli.main import main
+from nugpt.cli.own_runs import ModelColumns
+from nugpt.cli.own_sweep import own_sweep
+from nugpt.cli.shape import BaseShape
+from nugpt.fit.measured import group_key
 from nugpt.spec import Extent, flops_per_token, load_table, preset, resolve
 from nugpt.spec.plan import Curve, Plan
 from nugpt.spec.recipe import read_recipe, rules
@@ -393,6 +397,25 @@ def test_heads_of_64_go_with_the_d_mlp_of_rows_or_target(
     assert (model["head_dim"], model["n_heads"], model["d_mlp"]) == (64, 8, 1536)
     write_csv(path, [row | {"n_heads": row["d_model"] // 64, "d_mlp": 3 * row["d_model"]} for row in rows])
     assert recommended(capsys, *words)["run"]["model"]["d_mlp"] == 1536
+
+
+def test_a_backtest_of_heads_of_64_needs_no_d_mlp(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row | {"d_model": row["d_model"] // 24 * 64} for row in own_rows(store)]
+    path = tmp_path / "runs.csv"
+    words = ["--from", str(path), *SIZED[:8], *BASE[:-2], "--base-head-dim", "64", "--backtest"]
+    write_csv(path, rows)
+    found = recommended(capsys, *words)["groups"]["nugpt"]
+    assert [one["size"]["width"] for one in found["sizes"]] == [128, 256]
+    for ratio in (3, 4):  # no size is said otherwise
+        write_csv(path, [row | {"d_mlp": ratio * row["d_model"]} for row in rows])
+        assert recommended(capsys, *words)["groups"]["nugpt"] == found
+    write_csv(path, rows)
+    columns = ModelColumns(lr_column="learning_rate", loss_column="val/loss", seed_column="seed")
+    base = BaseShape("tiny-l2h2", base_head_dim=64, base_steps=100, base_batch=4)
+    curves, _ = own_sweep(path, columns, load_table("nugpt"), base, {}, mlp_needed=False)
+    assert len({group_key(one.spec) for one in curves if one.spec is not None}) == 1, "losses of all sizes are compared"
 
 
 @pytest.mark.parametrize(

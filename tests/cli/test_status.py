@@ -110,6 +110,11 @@ def test_runs_that_would_look_alike_are_told_apart_by_any_setting(
     assert {run["hash"]: [*map(str, run["others"].values())] for run in told(store, capsys)["runs"]} == expected
 
 
+def every_run(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of the plan, and those of none."""
+    return [*found["plans"]["plan"][0]["runs"], *found["runs"]]
+
+
 def test_every_state_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(store, capsys)
     (curve,) = found["plans"]["plan"]
@@ -126,10 +131,32 @@ def test_every_state_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -
     assert found["problems"] == []
 
 
-def test_a_run_with_a_checkpoint_that_nobody_holds_is_stale(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = make_plan(log2_lrs=range(-8, -8 + len(ALL))).specs()[-1]
+def test_a_run_that_was_saved_and_given_back_is_interrupted_and_names_its_step(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned, alone = make_plan(log2_lrs=range(-8, -8 + len(ALL))).specs()[-1], make_spec(seed=90)
+    for spec in (planned, alone):
+        held = claim(store.run(spec), 300.0)
+        assert held is not None
+        (store.run(spec).checkpoints / "step-000000007").mkdir(parents=True)
+        assert {run["hash"]: run["state"] for run in every_run(told(store, capsys))}[spec.hash] == "running"
+        held.release()
+        found = {run["hash"]: (run["state"], run["saved"]) for run in every_run(told(store, capsys))}
+        assert found[spec.hash] == ("interrupted", 7)
+    for printed, spec in ((shown(store, capsys, "--plan", "plan"), planned), (shown(store, capsys), alone)):
+        (line,) = [line for line in printed.splitlines() if spec.hash in line]
+        assert "interrupted" in line
+        assert line.rstrip().endswith("saved at step 7")
+
+
+def test_a_run_whose_worker_died_is_stale_and_names_its_newest_checkpoint(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = make_plan(log2_lrs=range(-8, -8 + len(ALL))).specs()[ALL.index("stale")]
     (store.run(spec).checkpoints / "step-000000007").mkdir(parents=True)
-    assert told(store, capsys)["plans"]["plan"][0]["runs"][-1]["state"] == "stale"
+    found = {run["hash"]: (run["state"], run["saved"]) for run in every_run(told(store, capsys))}
+    assert found[spec.hash] == ("stale", 7)
+    assert {saved for hash_, (_, saved) in found.items() if hash_ != spec.hash} == {None}
 
 
 def test_how_long_silence_may_last_is_an_option(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,7 +227,8 @@ def test_learning_rates_are_numbers_or_ranges_with_both_ends() -> None:
         (["--vary", "warmup=0,19,20"], "warmup is 20, but must be below the run's 20 steps"),
         (["--extend", "-1"], "extend is -1"),
         (["--spacing", "0"], "spacing is 0"),
-        (["--refine", "9"], "spacing is 9"),
+        (["--refine", "0"], "refine is 0.0 octaves"),
+        (["--refine", "9"], "refine is 9"),
         (["--name", "a/b"], "plan name 'a/b'"),
         (["--workers", "0"], "workers is 0"),
         (["--replicas", "0"], "replicas is 0"),
@@ -423,7 +424,7 @@ def test_ctrl_c_lets_the_workers_save_and_the_same_command_goes_on(data: Path, t
     assert process.returncode == 130, stderr
     assert b"interrupted: the workers have saved, the same command goes on" in stderr
     assert "the state is saved" in logs(tmp_path / "runs")
-    assert set(places(tmp_path / "runs").values()) == {"stale"}  # begun, saved, and held by nobody
+    assert set(places(tmp_path / "runs").values()) == {"interrupted"}  # begun, saved, and held by nobody
     for run in Store(tmp_path / "runs").runs():
         assert 0 < run.newest_step() < 4000
 

@@ -111,7 +111,7 @@ def test_json_is_records_and_nothing_else(train: Train, tmp_path: Path, capsys: 
 
 
 def test_an_ensemble_names_each_run(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--lr", "0.05", "0.05", "0.1") == 0  # said twice is asked for once
+    assert train("--lr", "0.05", "0.1") == 0
     out, err = capsys.readouterr()
     assert [line.split(":")[0] for line in out.splitlines()] == ["nugpt η 0.05 seed 0", "nugpt η 0.1 seed 0"]
     assert sum("η 0.05 seed 0" in line for line in err.splitlines()) == 3
@@ -491,6 +491,7 @@ def check_complaint(err: str, word: str) -> None:
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "lr 0": (["--lr", "0"], "lr is 0"),
     "lr below 0": (["--lr", "-0.1"], "-0.1"),
+    "a learning rate twice": (["--lr", "0.1", "0.1"], "lr is (0.1, 0.1), but must be numbers, each named once"),
     "lr nan": (["--lr", "nan"], "nan"),
     "lr inf": (["--lr", "inf"], "inf"),
     "steps 0": (["--steps", "0"], "steps is 0"),

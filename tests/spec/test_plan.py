@@ -97,8 +97,8 @@ def test_a_grid_that_is_empty_or_names_a_value_twice_is_refused(change: dict[str
         (lambda: Policy(extend=-1), "extend is -1"),
         (lambda: Policy(extend=1.5), "extend is 1.5"),  # type: ignore[arg-type]
         (lambda: Policy(spacing=0), "spacing is 0 octaves"),
-        (lambda: Policy(refine=(0.25, -0.5)), "spacing is -0.5 octaves"),
-        (lambda: Policy(refine=(8.0,)), "spacing is 8.0 octaves"),
+        (lambda: Policy(refine=(0.25, -0.5)), "refine is -0.5 octaves"),
+        (lambda: Policy(refine=(8.0,)), "refine is 8.0 octaves"),
         (lambda: StopRule(after=0.0), "0 < after < 1"),
         (lambda: StopRule(after=1.0), "0 < after < 1"),
         (lambda: StopRule(margin=0.0), "margin > 0"),

@@ -163,7 +163,7 @@ def test_a_signal_saves_frees_the_runs_and_names_itself(
         claims = [path.read_text() for path in plan.parents[1].glob("*/claim-*")]
         assert any('"released": true' in text for text in claims)
         (curve,) = plan_state(PlanDirectory(plan).plan(), PlanDirectory(plan), 30.0)
-        assert {place.state for place in curve.places} == {"stale"}
+        assert {place.state for place in curve.places} == {"interrupted"}
     assert not list(plan.parents[1].glob("*/failures.jsonl"))
     assert run(worker(plan), tmp_path / "log") == 0
     assert results(plan) == uninterrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,25 @@ def test_what_a_stopped_run_still_takes_counts_against_the_time(tmp_path: Path) 
     assert reached(place, directory.store, Policy(stop=StopRule())) == 1.0  # this plan would have stopped it too
     outcome = work(directory, FakeEngine(), OPTIONS, limit=TimeLimit(time.time() + 30.0 * MARGIN, seen(100.0)))
     assert (outcome.done, outcome.postponed) == (0, 1)  # three quarters of a hundred seconds are left of it
+
+
+def test_what_is_under_way_counts_by_its_checkpoint_whatever_its_worker_does(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-6,)))
+    (spec,) = directory.plan().specs()
+    run = directory.store.run(spec)
+    held = claim(run, STALE_AFTER)
+    assert held is not None
+    (run.checkpoints / f"step-{spec.steps // 4:09d}").mkdir(parents=True)
+
+    def place() -> tuple[str, float]:
+        ((place,),) = (curve.places for curve in states(directory))
+        return place.state, reached(place, directory.store, Policy())
+
+    assert place() == ("running", 0.25)
+    os.utime(held.path, (1e9, 1e9))
+    assert place() == ("stale", 0.25)
+    held.release()
+    assert place() == ("interrupted", 0.25)
 
 
 def test_what_does_not_fit_makes_room_for_what_does(tmp_path: Path) -> None:

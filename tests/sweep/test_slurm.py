@@ -261,7 +261,7 @@ def test_before_its_time_limit_a_task_saves_and_is_queued_again(cluster: Cluster
     assert "DUE TO TIME LIMIT" not in said()
     assert sum(step > 0 for step in last_steps(store).values()) == 1
     until(lambda: not workers(plan), "its worker is gone")
-    assert states(store) == {"stale": 1, "missing": 5}
+    assert states(store) == {"interrupted": 1, "missing": 5}
 
 
 @pytest.mark.slurm
@@ -324,9 +324,23 @@ def test_a_notice_leaves_most_of_a_short_limit_to_train_in() -> None:
 )
 def test_time_limits_are_read_as_sbatch_reads_them(text: str, seconds: int) -> None:
     assert seconds_of(text) == seconds
+    assert SlurmOptions(time_limit=text).sbatch_time == text
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1:2:3:4", "-5", "1h", "4:00\n", "0"])
+@pytest.mark.parametrize(
+    ("text", "seconds", "theirs"), [("8.75", 525, "8:45"), ("0.1", 6, "0:06"), ("90.0", 5400, "90:00")]
+)
+def test_minutes_may_have_a_fraction_which_sbatch_takes_as_seconds(text: str, seconds: int, theirs: str) -> None:
+    assert seconds_of(text) == seconds
+    assert seconds_of(theirs) == seconds
+    assert (
+        f"#SBATCH --time={theirs}" in batch_script(Path("plan"), ["true"], SlurmOptions(time_limit=text)).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "1:2:3:4", "-5", "1h", "4:00\n", "0", "0.0", ".5", "1.", "1.5:00", "1.5.2"]
+)
 def test_a_time_limit_that_sbatch_would_not_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="time_limit is"):
         SlurmOptions(time_limit=text)

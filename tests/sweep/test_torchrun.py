@@ -42,6 +42,12 @@ def started(folder: Path, name: str, when: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["bash", str(job)], env=environment, cwd=folder)
 
 
+def test_a_time_limit_of_part_of_a_minute_is_written_as_sbatch_takes_it() -> None:
+    options = SlurmOptions(time_limit="8.75")
+    script = job_script(Path("run"), Nodes(2, 2), "python", ["-m", "training"], options, gpus=False)
+    assert "#SBATCH --time=8:45" in script.splitlines()
+
+
 def ended(folder: Path, job: subprocess.Popen[bytes]) -> tuple[int, str]:
     """The job's status, and what was asked of the cluster beside the names of its nodes."""
     status, asked = job.wait(timeout=60), (folder / "asked").read_text().splitlines(keepends=True)

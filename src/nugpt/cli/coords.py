@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nugpt.cli.run_arguments import open_data
+from nugpt.cli.run_arguments import check_seeds, open_data
 from nugpt.cli.shape import BaseShape
 from nugpt.cli.show import counted, number, print_json, print_table
 
@@ -91,8 +91,7 @@ class Coords:
         for name in ("steps", "windows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be a whole number of at least 1")
-        if not self.seed:
-            raise ValueError("--seed has no number, but must have at least one")
+        check_seeds(self.seed)
         if self.store is not None:
             from nugpt.store import Store
 
@@ -171,7 +170,7 @@ class Coords:
             model = replace(scale.model(n_layers, n_heads), vocab_size=dataset.vocab_size)
             extent = Extent.of(model, base.extent.steps, scale.batch)
             resolved = resolve(table, base, extent, self._lr(scale))
-            for seed in dict.fromkeys(self.seed):
+            for seed in self.seed:
 
                 def batch(step: int, seed: int = seed) -> Batch:
                     pair = dataset.batch(seed, step, scale.batch, scale.seq_len)
@@ -182,7 +181,7 @@ class Coords:
                 found.append(Sized(model.d_model, n_layers, seed, taken.start, taken.steps))
                 if wrong := not_a_number(found[-1]):
                     raise ValueError(f"{wrong}: the steps are too large, give --lr below {self._lr(scale):g}")
-            seeds = counted(len(set(self.seed)), "seed")
+            seeds = counted(len(self.seed), "seed")
             print(f"{counted(n_layers, 'layer')}, width {model.d_model}: {seeds}", file=sys.stderr)
         return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from nugpt.cli.run_arguments import Carrier, RunArguments, differing
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds, differing
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import counted
 
@@ -28,7 +28,7 @@ class Chosen:
     store: Path = Path("runs")
     """The store."""
     runs: tuple[str, ...] = ()
-    """Runs, by the beginning of their hash or by directory."""
+    """Runs to read, by the beginning of their hash or by directory. Without --runs and --plan some are trained."""
     plan: str | None = None
     """All runs of a plan."""
     again: bool = False
@@ -48,8 +48,8 @@ class Chosen:
         """The chosen runs that have ended; trained first where none are named, at these sizes by default."""
         from nugpt.engines.lab import Interrupted
 
-        if self.from_scratch and not self.seed:
-            raise ValueError("--seed is empty, but must be whole numbers: --seed 0 1")
+        if self.from_scratch:
+            check_seeds(self.seed)
         if self.runs and self.plan:
             raise ValueError("--runs and --plan exclude each other: name the runs, or the plan that has them")
         self._check_heeded()
@@ -85,7 +85,7 @@ class Chosen:
         if self.plan is not None:
             found = self._of_plan(store)
         elif self.runs:
-            found = [store.find(name) for name in self.runs]
+            found = self._named(store)
         else:
             found = self._trained(store, kind, self.heads or heads, self.layers or layers)
         by_state: dict[str, list[RunDirectory]] = {}
@@ -117,6 +117,16 @@ class Chosen:
         if left:
             print(f"{counted(left, 'run')} {'is' if left == 1 else 'are'} not done yet", file=sys.stderr)
 
+    def _named(self, store: Store) -> list[RunDirectory]:
+        """The runs of --runs, refused where two names are of one run, which would be read as two."""
+        found: dict[str, RunDirectory] = {}
+        for name in self.runs:
+            run = store.find(name)
+            if (hash_ := run.path.resolve().name) in found:
+                raise ValueError(f"--runs names the run {hash_} twice, the second time as {name!r}: name it once")
+            found[hash_] = run
+        return list(found.values())
+
     def _of_plan(self, store: Store) -> list[RunDirectory]:
         from nugpt.store import RunDirectory
         from nugpt.store.plans import plans
@@ -140,8 +150,7 @@ class Chosen:
             for n_layers in layers
             for n_heads in heads
         ]
-        seeds = dict.fromkeys(self.seed)
-        ensembles = [[size.spec(dataset, device_type, lr, seed) for seed in seeds] for size in sizes]
+        ensembles = [[size.spec(dataset, device_type, lr, seed) for seed in self.seed] for size in sizes]
         for specs in ensembles:
             check_trainable(specs, dataset, options, {})  # what is refused leaves no run behind
         self._say_trained(store, [spec for specs in ensembles for spec in specs])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -159,7 +160,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     at = 1
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, skipinitialspace=True, strict=True)
+            closed = (re.sub(r'"[ \t]+(?=,|\r?$)', '"', line) for line in file)  # blanks before a comma, as after one
+            reader = csv.reader(closed, skipinitialspace=True, strict=True)
             header: list[str] | None = None
             for cells in reader:
                 if "".join(cells).strip() or len(cells) > 1:  # no blank line

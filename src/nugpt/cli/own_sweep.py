@@ -23,15 +23,17 @@ def own_sweep(
     base: BaseShape,
     target: Mapping[str, int | None],
     group: str | None = None,
+    mlp_needed: bool = True,
 ) -> tuple[list[Measured], list[str]]:
     """The curves of a file's rows, and what there is to say about rows that do not count by themselves.
 
     What no column says is the base's; what neither says (vocabulary, the MLP's share, key-value heads) is the target's.
+    Without a target the MLP is not needed exactly: no learning rate depends on it.
     """
     from nugpt.fit.measured import as_runs
 
     curves, notes = read_table(file, columns)
-    at_base = _run_at_base(file, curves[0].sizes, table, base, target)
+    at_base = _run_at_base(file, curves[0].sizes, table, base, target, mlp_needed)
     named = columns.sizes(list(curves[0].sizes))
     return as_runs(_of_group(curves, group), lambda sizes: _resized(at_base, sizes, named, file)), notes
 
@@ -49,7 +51,12 @@ def _of_group(curves: list[Measured], group: str | None) -> list[Measured]:
 
 
 def _run_at_base(
-    file: Path, said: Mapping[str, float], table: Parametrization, base: BaseShape, target: Mapping[str, int | None]
+    file: Path,
+    said: Mapping[str, float],
+    table: Parametrization,
+    base: BaseShape,
+    target: Mapping[str, int | None],
+    mlp_needed: bool,
 ) -> RunSpec:
     """The base's run; `said` are the sizes that the file's rows say."""
     from nugpt.spec.recipe import NO_DATA
@@ -75,12 +82,14 @@ def _run_at_base(
     heads, kv_heads, d_mlp = (target.get(name) for name in ("n_heads", "n_kv_heads", "d_mlp"))
     width = model.n_heads * given.get("head_dim", model.head_dim)
     of_target = round(model.n_heads * d_mlp / heads) if heads and d_mlp else None
-    if of_target is None and "d_mlp" not in said and width * 8 % 3:
+    whole = width * 8 % 3 == 0
+    if mlp_needed and of_target is None and "d_mlp" not in said and not whole:
         raise ValueError(
             f"d_mlp is not given, and 8/3 of d_model = {width} is not a whole number: name its column with "
             "--d-mlp-column, or give the target's --d-mlp with --n-heads"
         )
-    own = of_target or round(width * 8 / 3)  # where rows say it, theirs stands in its place
+    # Where rows say it, theirs stands in its place; where it is not needed, rounding must not tell sizes apart.
+    own = of_target or (width * 8 // 3 if whole else width * 3)
     shared = max(1, model.n_heads * kv_heads // heads) if heads and kv_heads else 0
     model = replace(model, architecture=table.family, n_kv_heads=shared, d_mlp=own, **given)
     resolved = base.resolve(scale)

@@ -33,9 +33,14 @@ class Quickstart:
         from nugpt.fit.claims import verdicts
         from nugpt.fit.curves import answer
         from nugpt.spec import checks
+        from nugpt.store import Store
         from nugpt.studies import STUDIES
 
         checks.folder(self.out, "out")
+        if Store(self.out).is_begun():
+            raise ValueError(
+                f"out is {self.out}, which is a store itself: quickstart makes one of its own, in a new folder"
+            )
         store = self.out / "runs"
         print("Training nGPT and νGPT at three widths on Python's own source and documentation, on the CPU.\n")
         status = Study(ids=(PLAN,), scale="tiny", store=store, execution=Execution(run=True, devices=("cpu",))).run()

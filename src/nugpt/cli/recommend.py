@@ -164,7 +164,7 @@ class Recommend:
             return self._of_store(source), self.parametrization, self.group
         table = self._table(load_table(self.parametrization))
         given = {**self.target.model(), "n_heads": self._heads()}
-        curves, notes = own_sweep(source, self.columns, table, self.base, given, self.group)
+        curves, notes = own_sweep(source, self.columns, table, self.base, given, self.group, not self.backtest)
         for note in notes:
             warn(note)
         return answer(curves, self.level), table.name, None  # one group: its rows were chosen

@@ -165,6 +165,12 @@ def check_seeds(seeds: tuple[int, ...]) -> None:
         raise ValueError(f"seed is {seeds!r}, but must be whole numbers, each named once")
 
 
+def check_lrs(lrs: tuple[float, ...]) -> None:
+    """Refuse a learning rate that is named twice: it is one run, and another was likely meant."""
+    if len(set(lrs)) != len(lrs):
+        raise ValueError(f"lr is {lrs!r}, but must be numbers, each named once")
+
+
 def precision_for(asked: str, device_type: str) -> str:
     """`auto` as the device has it: bfloat16 on a GPU, float32 on a CPU."""
     if asked != "auto":

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from nugpt.cli.run_arguments import Carrier, RunArguments, check_seeds, differing, warn_of_other_data
+import tyro
+
+from nugpt.cli.run_arguments import Carrier, RunArguments, check_lrs, check_seeds, differing, warn_of_other_data
 from nugpt.cli.shape import AMONG_OPTIONS
 from nugpt.cli.show import number, print_json
 from nugpt.spec.run import RunSpec, Start
@@ -27,7 +29,7 @@ class Train:
     arguments: Annotated[RunArguments, AMONG_OPTIONS] = RunArguments()
     lr: tuple[float, ...] = ()
     """The global learning rate η; several train as one ensemble. By default the scale's, or of the run to extend."""
-    seed: tuple[int, ...] | None = None
+    seed: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="[INT [INT ...]]")] = None
     """Of initial weights and data order, 0 by default or the recipe's; several train as one ensemble."""
     start_from: str | None = None
     """A run or checkpoint whose weights to start from, with a fresh optimizer."""
@@ -74,14 +76,13 @@ class Train:
         """The runs, their data, and the checkpoint that they start from, by its hash."""
         seeds = (0,) if self.seed is None else self.seed
         check_seeds(seeds)
+        check_lrs(self.lr)
         given, begun = self._given()
         lrs = self.lr or (self._default_lr(begun),)
         dataset = self.arguments.dataset()
         starts = {} if given is None else {given.hash: given}
         start = None if given is None else self._start(given)
-        specs = [
-            self.arguments.spec(dataset, device_type, lr, seed, start) for lr in dict.fromkeys(lrs) for seed in seeds
-        ]
+        specs = [self.arguments.spec(dataset, device_type, lr, seed, start) for lr in lrs for seed in seeds]
         return specs, dataset, starts
 
     def _of_recipe(self, recipe: Path) -> tuple[list[RunSpec], TokenDataset, dict[str, Checkpoint]]:

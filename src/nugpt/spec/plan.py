@@ -95,9 +95,9 @@ class Policy:
         make_plain(self, "extend")
         if not isinstance(self.extend, int) or self.extend < 0:
             raise ValueError(f"extend is {self.extend!r}, but must be a whole number of at least 0")
-        for spacing in (self.spacing, *self.refine):
-            if not 0 < spacing <= 4:
-                raise ValueError(f"spacing is {spacing!r} octaves, but must be above 0 and at most 4")
+        for name, octaves in (("spacing", self.spacing), *(("refine", octaves) for octaves in self.refine)):
+            if not 0 < octaves <= 4:
+                raise ValueError(f"{name} is {octaves!r} octaves, but must be above 0 and at most 4")
 
 
 @dataclass(frozen=True)

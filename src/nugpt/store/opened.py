@@ -17,7 +17,10 @@ _unpacked: dict[tuple[object, ...], Store] = {}  # by the archive as it is: one 
 def opened(path: Path) -> Store:
     """The store of this path, or the one that an archive there stands for; of that, nothing written to it lasts."""
     if not is_archive(path):
-        return Store(path)
+        store, inside = Store(path), path / "runs"
+        if Store(inside).is_begun() and not store.is_begun():  # as quickstart lays it down
+            raise ValueError(f"{path} is no store, but holds one: give {inside}")
+        return store
     files = [(file.as_posix(), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(path.rglob("*.json*"))]
     key = (path.resolve(), *files)
     if key not in _unpacked:

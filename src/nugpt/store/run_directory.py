@@ -59,9 +59,13 @@ class Store:
 
     def check_is_one(self) -> None:
         """Refuse a folder that holds other things and none of a store's; a new or an empty one may become a store."""
-        ours = any(self.runs()) or any((self.root / part).is_dir() for part in BESIDE_RUNS)
-        if self.others() and not ours:
+        if self.others() and not self.is_begun():
             raise ValueError(f"{self.root} has files but is no store: give a store, or the name of a new folder")
+
+    def is_begun(self) -> bool:
+        """Whether anything of a store's, or of an archive's, is in the folder."""
+        kept = any((self.root / part).is_dir() for part in BESIDE_RUNS)
+        return kept or (self.root / ARCHIVE_FILE).is_file() or any(self.runs())
 
     def others(self) -> list[str]:
         """What lies in the folder and is none of a store's."""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # fits take a second to import, and a list of runs does witho
     from nugpt.fit.points import Point
 
 KNOWN = 0.25  # octaves between the ends of an interval: an optimum known to ±1/8 octave
-STATES = ("done", "diverged", "stopped", "running", "stale", "failed", "missing", "unreadable")
+STATES = ("done", "diverged", "stopped", "running", "interrupted", "stale", "failed", "missing", "unreadable")
+UNDER_WAY = ("running", "interrupted", "stale")  # begun: their newest checkpoint says how far they are
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def reached(place: Place, store: Store, policy: Policy) -> float:
     """
     if place.state in ended_states(policy):
         return 1.0
-    if place.state not in ("running", "stale", "stopped"):
+    if place.state not in (*UNDER_WAY, "stopped"):
         return 0.0
     return max(0, RunDirectory(store.root / place.spec.hash).newest_step()) / place.spec.steps
 
@@ -188,6 +189,12 @@ def _places(
     return tuple(places)
 
 
+def saved_step(run: RunDirectory, state: str) -> int | None:
+    """The step that a run which is under way would go on from; none before its first checkpoint."""
+    step = run.newest_step() if state in UNDER_WAY else -1
+    return None if step < 0 else step
+
+
 def run_state(run: RunDirectory, record: RunRecord | None, stale_after: float, now: float) -> str:
     """One of STATES."""
     if record is not None and record.status != "stopped":
@@ -199,4 +206,6 @@ def run_state(run: RunDirectory, record: RunRecord | None, stale_after: float, n
         return "running"
     if run.failures():
         return "failed"
-    return "stale" if holder == "stale" or run.newest_step() >= 0 else "missing"
+    if holder == "stale":
+        return "stale"
+    return "interrupted" if run.newest_step() >= 0 else "missing"  # saved and given back, or not begun

@@ -21,7 +21,7 @@ class SlurmOptions:
 
     tasks: int = 1
     partition: str | None = None
-    time_limit: str | None = None  # as sbatch writes it: 4:00:00, 1-12:00
+    time_limit: str | None = None  # minutes, or as sbatch writes it: 4:00:00, 1-12:00
     gpus_per_task: int | None = None
     cpus_per_task: int | None = None
     memory: str | None = None  # as sbatch writes it: 32G
@@ -41,12 +41,22 @@ class SlurmOptions:
             if not option.startswith("--") or "\n" in option:
                 raise ValueError(f"sbatch option {option!r} must be one word that begins with --")
 
+    @property
+    def sbatch_time(self) -> str | None:
+        """The time limit for sbatch, which takes no fraction of a minute."""
+        if self.time_limit is None or "." not in self.time_limit:
+            return self.time_limit
+        minutes, seconds = divmod(seconds_of(self.time_limit), 60)
+        return f"{minutes}:{seconds:02}"
+
 
 def seconds_of(time_limit: str) -> int:
-    """Seconds of a time limit as sbatch writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    """Seconds of a time limit as sbatch writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; M may have a fraction."""
+    if re.fullmatch(r"\d+\.\d+", time_limit):
+        return round(60 * float(time_limit))
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time_limit)
     if not match:
-        raise ValueError(f"time_limit is {time_limit!r}, but must be as sbatch writes it: 90, 4:00:00 or 1-12:00")
+        raise ValueError(f"time_limit is {time_limit!r}, but must be minutes, or as sbatch writes it: 4:00:00, 1-12:00")
     days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
     if days is not None or len(numbers) == 3:  # hours come first
@@ -89,7 +99,7 @@ def batch_script(plan: Path, worker: Sequence[str], options: SlurmOptions) -> st
         "output": f'"{str(plan).replace("%", "%%")}/slurm/%A_%a.log"',
         "open-mode": "append",
         "partition": options.partition,
-        "time": options.time_limit,
+        "time": options.sbatch_time,
         "gpus-per-task": options.gpus_per_task,
         "ntasks": 1,
         "cpus-per-task": options.cpus_per_task,

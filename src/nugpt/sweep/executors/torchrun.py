@@ -61,7 +61,7 @@ def job_script(
         "cpus-per-task": options.cpus_per_task,
         "mem": options.memory,
         "partition": options.partition,
-        "time": options.time_limit,
+        "time": options.sbatch_time,
         "account": options.account,
         "output": f"nugpt-{name}-%j.log" if logs is None else f'"{str(logs).replace("%", "%%")}/%j.log"',
         "open-mode": "append",
