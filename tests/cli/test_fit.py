@@ -474,6 +474,38 @@ def test_repeated_rows_count_once_and_rows_without_seeds_are_repeats(
         assert other["interval"] == pytest.approx(seeded["interval"], abs=1e-9)  # the rows stand in the order of seeds
 
 
+def test_a_column_that_tells_rows_apart_and_was_not_named_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else two widths would be averaged into one curve in silence."""
+    file = tmp_path / "runs.csv"
+    rows = [
+        {
+            "lr": 2.0**x,
+            "loss": 3 + (x + 6) ** 2 / 10 + seed / 100,
+            "cfg.d_model": d,
+            "Seed": seed,
+            "batch": 32,
+            "note": -x,
+        }
+        for x in (-8, -7, -6, -5, -4)
+        for d in (192, 384)
+        for seed in (0, 1)
+    ]
+    write_csv(file, rows)
+    seed = "not read: column Seed, of 2 values (--seed-column Seed reads it)"
+    assert fitted(capsys, str(file))["runs.csv"]["notes"] == [
+        "not read: column cfg.d_model, of 2 values (--size-column cfg.d_model reads it)",
+        seed,
+    ]
+    assert fitted(capsys, str(file), "--size-column", "cfg.d_model")["runs.csv"]["notes"] == [seed]
+    named = ("--seed-column", "Seed", "--size-column", "note")
+    told = fitted(capsys, str(file), *named)["runs.csv"]["notes"]
+    assert "not read: column cfg.d_model, of 2 values (--group-column cfg.d_model reads it)" in told
+    assert any(note.startswith("averaged: 10 ") for note in told), "what it would have prevented"
+    assert not any("Seed" in note for note in told)
+
+
 def test_an_export_with_dotted_columns(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The shape of a W&B export: config.* and summary.* as columns, its own words for how a run ended."""
     rows = [

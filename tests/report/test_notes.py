@@ -171,7 +171,7 @@ def test_the_readme_counts_the_runs_that_the_prediction_over_width_shares_with_t
 
 
 def test_one_law_lets_a_bend_pass_that_a_study_of_two_axes_sees() -> None:
-    """νGPT's fall with length is less in wider models, so its sizes do not lie on a plane; the page warns of its test."""
+    """νGPT's fall with length is less in wider models, so its sizes lie on no plane; the page warns of its test."""
     page = (EVIDENCE.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
     part = page.split("\n## One law of all runs\n")[1].split("\n## ")[0]
     columns, row = (

@@ -54,6 +54,12 @@ class RunColumns:
         """What grows, by the name that its curves have → its column, of a file with these columns."""
         return {}
 
+    def meant(self) -> dict[str, str]:
+        """A column that likely is something, by its name's last part, and the option that would say so."""
+        told = {"seed": "seed", "table": "group", "parametrization": "group", "method": "group", "group": "group"}
+        told |= {"status": "status", "state": "status"}
+        return {name: what for name, what in told.items() if what not in self.named()}
+
 
 @dataclass(frozen=True)
 class Columns(RunColumns):
@@ -65,6 +71,11 @@ class Columns(RunColumns):
     def sizes(self, there: Sequence[str]) -> dict[str, str]:
         """By the column's own name."""
         return {} if self.size_column is None else {self.size_column: self.size_column}
+
+    def meant(self) -> dict[str, str]:
+        """Sizes too: without an option for it, a second one goes with the group."""
+        names = ("d_model", "width", "n_layers", "layers", "depth", "n_heads", "heads", "steps", "batch")
+        return super().meant() | dict.fromkeys(names, "size" if self.size_column is None else "group")
 
 
 @dataclass(frozen=True)
@@ -118,12 +129,27 @@ def read_table(path: Path, columns: RunColumns) -> tuple[list[Measured], list[st
     if not runs:
         raise ValueError(f"{path}: no row has a result ({', '.join(f'{n} {why}' for why, n in left_out.items() if n)})")
     notes = [f"left out: {count} {why}" for why, count in left_out.items() if count]
+    notes += _unread(there, rows, columns, {*named.values(), *sizes.values()})
     if "seed" in named:
         runs, told = _without_repeats(runs)
         notes += told
     else:
         runs = _numbered(runs)
     return own_curves(runs, named.get("group", "group")), notes
+
+
+def _unread(
+    there: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], columns: RunColumns, read: set[str]
+) -> list[str]:
+    """Columns that tell rows apart, by what they hold and what they are called, and that nobody named."""
+    meant = columns.meant()
+    found = []
+    for name in there:
+        what = meant.get(name.lower().split(".")[-1].split("/")[-1])
+        values = {row.get(name, "").strip() for _, row in rows}
+        if what is not None and name not in read and len(values) > 1:
+            found.append(f"not read: column {name}, of {len(values)} values (--{what}-column {name} reads it)")
+    return found
 
 
 def _without_copies(rows: list[tuple[int, dict[str, str]]]) -> tuple[list[tuple[int, dict[str, str]]], int]:
