@@ -482,7 +482,7 @@ def test_a_column_that_tells_rows_apart_and_was_not_named_is_told(
     rows = [
         {
             "lr": 2.0**x,
-            "loss": 3 + (x + 6) ** 2 / 10 + seed / 100,
+            "loss": 3 + (x + 6) ** 2 / 10 + seed / 100 - d / 1000,
             "cfg.d_model": d,
             "Seed": seed,
             "batch": 32,
