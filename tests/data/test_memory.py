@@ -1,5 +1,6 @@
 """Memory: preparing stays below a gigabyte, all processes together, whatever the size of the input."""
 
+import itertools
 import json
 import os
 import random
@@ -16,10 +17,11 @@ GIB = 1 << 30
 
 
 def documents(size: int) -> list[str]:
-    """Documents of about ten thousand characters, that many bytes in all."""
+    """Documents of about ten thousand characters, that many bytes in all; a few words are frequent, as in any text."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(20_000)]
-    return [f"{i} " + " ".join(rng.choices(words, k=1500)) for i in range(size // 9900)]
+    often = list(itertools.accumulate(1 / rank for rank in range(1, len(words) + 1)))  # Zipf's law
+    return [f"{i} " + " ".join(rng.choices(words, cum_weights=often, k=1500)) for i in range(size // 9900)]
 
 
 def write(path: Path, size: int) -> Path:

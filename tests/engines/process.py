@@ -19,20 +19,33 @@ _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = ("nugpt.engines.lab", "nugpt.cli.train", "nugpt.cli.progress", "safetensors.torch", "torch._dynamo")
 
 
-def start(arguments: list[str], log: Path, moment: int | None = None, saves: int | None = None) -> BaseProcess:
+def start(
+    arguments: list[str],
+    log: Path,
+    moment: int | None = None,
+    saves: int | None = None,
+    copies: tuple[Path, Path] | None = None,
+) -> BaseProcess:
     """Start `nugpt ARGUMENTS` with its output in `log`.
 
-    It kills itself at its `moment`-th touch of the store, or when it has saved so many checkpoints.
+    It kills itself at its `moment`-th touch of the store, or when it has saved so many checkpoints; or it copies the
+    first of two folders into the second at every touch, as what a kill at that moment would leave.
     """
     _SERVER.set_forkserver_preload(list(_PRELOADED))  # here, not above: the last file that pytest imports would decide
-    process = _SERVER.Process(target=_run, args=(arguments, str(log), moment, saves))
+    process = _SERVER.Process(target=_run, args=(arguments, str(log), moment, saves, copies))
     process.start()
     return process
 
 
-def run(arguments: list[str], log: Path, moment: int | None = None, saves: int | None = None) -> int:
+def run(
+    arguments: list[str],
+    log: Path,
+    moment: int | None = None,
+    saves: int | None = None,
+    copies: tuple[Path, Path] | None = None,
+) -> int:
     """Run `nugpt ARGUMENTS` to its end and return the exit status, −9 when it was killed."""
-    process = start(arguments, log, moment, saves)
+    process = start(arguments, log, moment, saves, copies)
     process.join()
     assert process.exitcode is not None
     return process.exitcode
@@ -48,7 +61,9 @@ def kill_when(process: BaseProcess, reached: Callable[[], bool], delay: float) -
     return process.exitcode == -signal.SIGKILL
 
 
-def _run(arguments: list[str], log: str, moment: int | None, saves: int | None) -> None:
+def _run(
+    arguments: list[str], log: str, moment: int | None, saves: int | None, copies: tuple[Path, Path] | None
+) -> None:
     import torch
 
     from nugpt.cli.main import main
@@ -59,7 +74,10 @@ def _run(arguments: list[str], log: str, moment: int | None, saves: int | None) 
         os.dup2(file.fileno(), 2)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     if moment is not None:
-        _die_at(moment)
+        _at_every_touch(lambda count: os.kill(os.getpid(), signal.SIGKILL) if count == moment else None)
+    if copies is not None:
+        store, folder = copies
+        _at_every_touch(lambda count: shutil.copytree(store, folder / f"{count}"))
     if saves is not None:
         _die_after(saves)
     status = main(arguments)
@@ -85,16 +103,15 @@ def _die_after(saves: int) -> None:
     loop.save_checkpoint = counting
 
 
-def _die_at(moment: int) -> None:
-    """Count every touch of the store, before, half-way through and after it, and die at the one of this number."""
+def _at_every_touch(act: Callable[[int], object]) -> None:
+    """Count every touch of the store, before, half-way through and after it, and do this with its number."""
     import safetensors.torch
 
     count = 0
 
     def touch() -> None:
         nonlocal count
-        if count == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
+        act(count)
         count += 1
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:

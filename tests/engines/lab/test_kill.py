@@ -84,26 +84,32 @@ def test_killed_at_random_moments(data: Path, tmp_path: Path, seeds: tuple[str, 
     assert "going on from the checkpoint" in (tmp_path / "log").read_text()
 
 
-def killed_at(moment: int, command: list[str], store: Path, expected: dict[str, object]) -> bool:
-    """Die at this touch of the store and run again; False when the run has no such moment any more."""
+def killed_at(moment: int, command: list[str], store: Path, expected: dict[str, object]) -> None:
+    """Die at this touch of the store, and run again."""
     log = store.parent / f"log-{moment}"
-    status = run(command, log, moment)
-    if status == 0:
-        return False
-    assert status == -signal.SIGKILL, log.read_text()
+    assert run(command, log, moment) == -signal.SIGKILL, log.read_text()
+    goes_on(command, log, store, expected)
+
+
+def goes_on(command: list[str], log: Path, store: Path, expected: dict[str, object]) -> None:
+    """Run on what a killed process left: nothing of it is to be seen."""
     for checkpoint in store.glob("*/checkpoints/step-*"):
         load_checkpoint(checkpoint)  # what has the name of a checkpoint is a whole one
     assert run(command, log) == 0, log.read_text()
-    assert results(store) == expected, f"killed at moment {moment}"
+    assert results(store) == expected, f"going on from {store}"
     for directory in Store(store).runs():
         assert checkpoint_names(directory) == ["step-000000015", "step-000000020"]  # and no half of another
-    return True
+
+
+def held(store: Path) -> frozenset[tuple[str, bytes | None]]:
+    """Every file and folder of a store."""
+    return frozenset((str(p.relative_to(store)), p.read_bytes() if p.is_file() else None) for p in store.rglob("*"))
 
 
 # Touches of the store in the first, second and last save: tensors half written, the name given, the old ones dropped.
 @pytest.mark.parametrize("moment", [3, 5, 8, 11, 12, 17, 21, 26, 33, 40, 44, 47])
 def test_killed_while_saving(data: Path, tmp_path: Path, undisturbed: dict[str, object], moment: int) -> None:
-    assert killed_at(moment, arguments(data, tmp_path / "runs"), tmp_path / "runs", undisturbed)
+    killed_at(moment, arguments(data, tmp_path / "runs"), tmp_path / "runs", undisturbed)
 
 
 @pytest.mark.parametrize("moment", [18, 26, 31, 70])
@@ -111,11 +117,10 @@ def test_killed_between_the_saves_of_two_replicas(
     data: Path, tmp_path: Path, undisturbed_pair: dict[str, object], moment: int
 ) -> None:
     command = arguments(data, tmp_path / "runs", "--seed", "0", "1")
-    assert killed_at(moment, command, tmp_path / "runs", undisturbed_pair)
+    killed_at(moment, command, tmp_path / "runs", undisturbed_pair)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # a hundred starts and more
 @pytest.mark.parametrize("seeds", [("0",), ("0", "1")], ids=["one", "two"])
 def test_killed_at_every_moment_of_every_save(
     data: Path,
@@ -124,13 +129,17 @@ def test_killed_at_every_moment_of_every_save(
     undisturbed_pair: dict[str, object],
     seeds: tuple[str, ...],
 ) -> None:
+    """By what one run's store held at each moment, which is what a kill leaves; the tests above do kill."""
     expected = undisturbed if len(seeds) == 1 else undisturbed_pair
-    moment = 0
-    while killed_at(
-        moment, arguments(data, tmp_path / f"{moment}", "--seed", *seeds), tmp_path / f"{moment}", expected
-    ):
-        moment += 1
-    assert moment > 40 * len(seeds)
+    whole, copies, log = tmp_path / "runs", tmp_path / "copies", tmp_path / "log"
+    assert run(arguments(data, whole, "--seed", *seeds), log, copies=(whole, copies)) == 0
+    assert results(whole) == expected
+    moments = sorted(copies.iterdir(), key=lambda path: int(path.name))
+    assert len(moments) > 40 * len(seeds)
+    distinct = {held(store): store for store in moments}
+    assert len(distinct) > 15 * len(seeds)
+    for store in distinct.values():
+        goes_on(arguments(data, store, "--seed", *seeds), log, store, expected)
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
