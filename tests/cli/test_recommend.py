@@ -384,6 +384,19 @@ def test_heads_and_mlp_of_a_file_s_rows_are_heeded(
     assert recommended(capsys, "--from", str(path), *PLAIN, *named)["run"]["model"]["d_mlp"] == 3 * 8 * 24
 
 
+def test_a_size_under_another_name_is_told_as_not_read(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else runs of all widths would be taken for runs of the base."""
+    path = tmp_path / "runs.csv"
+    write_csv(path, [{f"config.{k}" if k == "d_model" else k: v for k, v in row.items()} for row in own_rows(store)])
+    told = "nugpt: warning: not read: column config.d_model, of 3 values (--width-column config.d_model reads it)"
+    assert main(["recommend", "--from", str(path), *PLAIN]) == 0
+    assert told in capsys.readouterr().err.splitlines()
+    assert main(["recommend", "--from", str(path), *PLAIN, "--width-column", "config.d_model"]) == 0
+    assert "not read" not in capsys.readouterr().err
+
+
 def test_heads_of_64_go_with_the_d_mlp_of_rows_or_target(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,12 @@ class ModelColumns(RunColumns):
         named |= {"steps": self.steps_column, "batch": self.batch_column}
         return {name: column or name for name, column in named.items() if column is not None or name in there}
 
+    def meant(self) -> dict[str, str]:
+        """Sizes too, such as config.d_model, which is not read by its last part."""
+        told = {"d_model": "width", "width": "width", "n_layers": "layers", "layers": "layers", "depth": "layers"}
+        told |= {"n_heads": "heads", "heads": "heads", "steps": "steps", "batch": "batch"}
+        return super().meant() | {name: what for name, what in told.items() if what not in self.named()}
+
 
 def read_table(path: Path, columns: RunColumns) -> tuple[list[Measured], list[str]]:
     """The curves of a file of runs, and what there is to say about rows that do not count by themselves."""

@@ -170,7 +170,8 @@ def _shared(width: Section, held_out: Section | None) -> str:
     both = mine & {run.id for run in width.runs}
     if not both:
         return ""
-    return f" Of the {len(mine)} runs behind the prediction over width, {len(both)} are also behind the slope."
+    slope = f"the slope in `{width.study.id}`"
+    return f" Of the {len(mine)} runs behind the prediction over width, {len(both)} are also behind {slope}."
 
 
 def _rows(section: Section, one: Judged, page: str) -> list[list[str]]:
