@@ -503,6 +503,8 @@ def test_a_column_that_tells_rows_apart_and_was_not_named_is_told(
     told = fitted(capsys, str(file), *named)["runs.csv"]["notes"]
     assert "not read: column cfg.d_model, of 2 values (--group-column cfg.d_model reads it)" in told
     assert any(note.startswith("averaged: 10 ") for note in told), "what it would have prevented"
+    told = fitted(capsys, str(file), *named, "--group-column", "batch")["runs.csv"]["notes"]
+    assert "not read: column cfg.d_model, of 2 values" in told
     assert not any("Seed" in note for note in told)
 
 

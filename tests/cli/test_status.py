@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -14,13 +15,16 @@ from typing import Any
 import pytest
 from tests.sweep.small import FakeEngine, finish, make_directory, make_plan, make_spec, record_of
 
+from nugpt.cli.curve_rows import interval_text
 from nugpt.cli.main import main
+from nugpt.fit.curve import FINE
+from nugpt.fit.optimum import optimum
 from nugpt.spec.plan import Curve, Plan, Policy
 from nugpt.spec.run import RunSpec
 from nugpt.store import Store
 from nugpt.store.claims import claim
 from nugpt.store.plans import Addition, PlanDirectory
-from nugpt.sweep.state import plan_state
+from nugpt.sweep.state import plan_noise, plan_state
 
 ALL = ("done", "diverged", "stopped", "running", "stale", "failed", "missing")
 
@@ -206,6 +210,26 @@ def test_what_an_optimum_has_cost_is_told_with_the_fit(tmp_path: Path, capsys: p
     printed = shown(directory.store, capsys, "--fit")
     assert "7 device-minutes, the optimum known to ±1/8 octave on 1 of 1 curve: 7 minutes for each" in printed
     assert "spent" not in told(directory.store, capsys)  # without a fit nothing is known of an optimum
+
+
+def test_what_is_told_of_an_optimum_is_read_from_the_fine_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On four learning rates the quick one, which steers a sweep, is too sure of itself."""
+    directory = make_directory(tmp_path, make_plan(log2_lrs=(-8, -7, -6.5, -6), seeds=(0, 1, 2)))
+    scatter = random.Random(0)
+    for (x, seed), spec in directory.plan().curves[0].runs().items():
+        loss = 3.0 + 0.08 * (x + 6.6) ** 2 + seed / 100 + scatter.gauss(0.0, 0.002)
+        directory.store.run(spec).write_record(record_of(spec, loss))
+    (state,) = states = plan_state(directory.plan(), directory, 60.0)
+    fine, quick = (state.optimum(plan_noise(states), fine) for fine in (True, False))
+    assert fine is not None
+    assert quick is not None
+    assert fine == optimum(state.points(), pooled=plan_noise(states), effort=FINE)
+    assert fine.interval.width > 1.2 * quick.interval.width
+    assert interval_text(*fine.interval) in shown(directory.store, capsys, "--fit")
+    (curve,) = told(directory.store, capsys, "--fit")["plans"]["plan"]
+    assert curve["optimum"]["interval"] == [*fine.interval]
 
 
 def test_nothing_is_known_at_an_edge_whatever_it_has_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,19 +34,19 @@ def seen_row(curve: CurveState) -> list[str]:
     return [label_text(curve.curve), _runs(curve), f"{best.log2_lr:g}", number(best.loss), edge]
 
 
-def curve_rows(curves: Sequence[CurveState]) -> list[list[str]]:
-    """A plan's curves with their optima as far as they are known."""
+def curve_rows(curves: Sequence[CurveState], fine: bool = True) -> list[list[str]]:
+    """A plan's curves with their optima as far as they are known; by quick fits where they are made again and again."""
     from nugpt.sweep.state import plan_noise
 
     noise = plan_noise(curves)
-    return [_curve_row(curve, noise) for curve in curves]
+    return [_curve_row(curve, noise, fine) for curve in curves]
 
 
-def _curve_row(curve: CurveState, noise: NoiseModel) -> list[str]:
+def _curve_row(curve: CurveState, noise: NoiseModel, fine: bool) -> list[str]:
     best = interval = verdict = "–"
     if not curve.varies:  # there is nothing to fit
         verdict = f"at {curve.places[0].log2_lr:g} alone" if curve.points() else "–"
-    elif (found := curve.optimum(noise)) is not None:
+    elif (found := curve.optimum(noise, fine)) is not None:
         best = "–" if found.log2_lr is None else f"{found.log2_lr:.2f}"
         interval = interval_text(*found.interval)
         verdict = found.verdict + (f" ({found.side})" if found.side else "")

@@ -328,7 +328,7 @@ def plan_view(plan: Plan, directory: PlanDirectory, stale_after: float) -> Itera
             def show() -> None:
                 curves, line = progress()
                 table = Table(*CURVE_COLUMNS, box=None)
-                for row in curve_rows(curves):
+                for row in curve_rows(curves, fine=False):
                     table.add_row(*map(Text, row))
                 live.update(Group(table, Text(line)))
 

@@ -154,7 +154,8 @@ def _unread(
         what = meant.get(name.lower().split(".")[-1].split("/")[-1])
         values = {row.get(name, "").strip() for _, row in rows}
         if what is not None and name not in read and len(values) > 1:
-            found.append(f"not read: column {name}, of {len(values)} values (--{what}-column {name} reads it)")
+            way = f" (--{what}-column {name} reads it)" if what not in columns.named() else ""
+            found.append(f"not read: column {name}, of {len(values)} values{way}")
     return found
 
 

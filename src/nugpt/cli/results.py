@@ -330,7 +330,7 @@ def _shown(width: Section, path: Path, more_seeds: bool) -> list[Shown]:
     printed = {command: _printed(command) for command in (fit, recommend)}
     which, further = ("first", ", and for νGPT on further seeds too") if more_seeds else ("one", "")
     told = (
-        f"**Run a study.** The {which} behind the figure took {cost_of(width)} When it ends it prints quick fits, each "
+        f"**Run a study.** The {which} behind the figure took {cost_of(width)} When it ends it prints fits, each "
         "of one curve by itself, and the lowest loss of any run on it; here those of the narrowest and widest models. "
         f"The figure rests on all curves together, as `nugpt fit` has them below{further}."
     )

@@ -157,7 +157,7 @@ def _curve_json(curve: CurveState, noise: NoiseModel | None, store: Store) -> di
     from nugpt.store import RunDirectory
     from nugpt.sweep.state import saved_step
 
-    found, best = None if noise is None else curve.optimum(noise), curve.best()
+    found, best = None if noise is None else curve.optimum(noise, fine=True), curve.best()
     return {
         "label": dict(curve.curve.label),
         "best_seen": None if best is None else asdict(best),

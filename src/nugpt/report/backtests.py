@@ -32,7 +32,7 @@ that size. `nugpt recommend --backtest` prints the same. How to read it:
   where no slope was seen, about as in the last column. Which of several equally near sizes is used, and which errors
   count as independent, was settled afterwards too and moves νGPT's rows a little. That the slope over length is less
   sure than the others ([choices](choices.md#expected-slope)) was settled later; it widens intervals. How much each
-  curve's own scatter counts ([how](fit.md#optimum)) was settled last; it shortens most of them, and fewer sizes agree.
+  curve's own scatter counts ([how](fit.md#optimum)) was settled last; it shortens most of them.
 - The study `held-out` predicts by the mean of all smaller sizes, where the nearest one decides here; the two may give
   different answers for one size."""
 SUMMED = (

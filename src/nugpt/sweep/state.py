@@ -77,12 +77,16 @@ class CurveState:
             if p.record is not None and p.state == p.record.status
         ]
 
-    def optimum(self, noise: NoiseModel) -> Optimum | None:
-        """The curve's best learning rate so far by its plan's noise, with its verdict; none while no run has ended."""
+    def optimum(self, noise: NoiseModel, fine: bool = False) -> Optimum | None:
+        """The curve's best learning rate so far by its plan's noise, with its verdict; none while no run has ended.
+
+        The quick fit is enough to say where the grid should grow; with few points it is too sure of itself to be told.
+        """
+        from nugpt.fit.curve import FINE, QUICK
         from nugpt.fit.optimum import optimum
 
         points = self.points()
-        return optimum(points, pooled=noise) if points else None
+        return optimum(points, pooled=noise, effort=FINE if fine else QUICK) if points else None
 
     def best(self) -> Best | None:
         """The best learning rate seen, of those at which most seeds trained; none while no run is done."""
@@ -133,7 +137,7 @@ def spent(curves: Sequence[CurveState]) -> Spent:
     for curve in curves:
         records = [place.record for place in curve.places if place.record is not None]
         seconds += sum(map(device_seconds, records))
-        found = curve.optimum(noise) if curve.varies else None
+        found = curve.optimum(noise, fine=True) if curve.varies else None
         known += found is not None and found.verdict == "enclosed" and found.interval.width <= KNOWN
         count += curve.varies
     return Spent(seconds, known, count)
