@@ -82,6 +82,7 @@ class Economy:
     runs: int
     known: int  # optima known to ±1/8 octave
     error: float  # median, in octaves
+    covered: float  # share of the 90 % intervals that hold the best learning rate; a grid that grew picked its points
 
     @property
     def per_known(self) -> float:
@@ -95,29 +96,33 @@ def measure(curves: int, noise: float, plans: Iterable[str] = PLANS) -> dict[str
     for name in plans:
         grid, policy = PLANS[name]
         rng = np.random.default_rng(5)
-        runs, known, errors = 0, 0, []
+        runs, known, errors, covered = 0, 0, [], []
         for i in range(curves):
             best = float(rng.uniform(-8, -6))
             centre = round(2 * (best + rng.uniform(-1, 1))) / 2
             loss = planted(rng, list(FAMILIES)[i % len(FAMILIES)], best, noise)
             state = settled(tuple(centre + x for x in grid), policy, loss)
-            found = state.optimum(plan_noise([state]))
+            found = state.optimum(plan_noise([state]), fine=True)
             runs += len(state.places)
             if found is not None and found.log2_lr is not None:
                 known += found.interval.width <= KNOWN
                 errors.append(abs(found.log2_lr - best))
-        found_by[name] = Economy(curves, runs, known, float(np.median(errors)))
+                covered.append(found.interval.low <= best <= found.interval.high)
+        found_by[name] = Economy(curves, runs, known, float(np.median(errors)), float(np.mean(covered)))
     return found_by
 
 
 if __name__ == "__main__":
     from nugpt.cli.show import print_table
 
-    columns = ["plan", "runs per curve", "optima known to ±1/8", "runs per known optimum", "median error"]
+    columns = ["plan", "runs per curve", "optima known to ±1/8", "runs per known optimum", "median error", "covered"]
     for noise in NOISES:
         print(f"noise of {noise:g} nats")
         rows = [
-            [name, f"{e.runs / e.curves:.1f}", f"{e.known / e.curves:.0%}", f"{e.per_known:.1f}", f"{e.error:.3f}"]
+            [
+                *(name, f"{e.runs / e.curves:.1f}", f"{e.known / e.curves:.0%}", f"{e.per_known:.1f}"),
+                *(f"{e.error:.3f}", f"{e.covered:.0%}"),
+            ]
             for name, e in measure(int(sys.argv[1]) if len(sys.argv) > 1 else 100, noise).items()
         ]
-        print_table(columns, rows, right=range(1, 5))
+        print_table(columns, rows, right=range(1, 6))

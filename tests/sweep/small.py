@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from nugpt.fit.curve import Effort
 from nugpt.fit.interval import Interval
 from nugpt.fit.noise import NoiseModel
 from nugpt.fit.points import Point
@@ -67,7 +68,7 @@ def parabola(best: float) -> Callable[[RunSpec], float]:
     return lambda spec: 3.0 + 0.2 * (math.log2(spec.lr) - best) ** 2
 
 
-def plain_optimum(points: Sequence[Point], pooled: NoiseModel) -> Any:
+def plain_optimum(points: Sequence[Point], pooled: NoiseModel, effort: Effort) -> Any:
     """A verdict by the lowest mean alone: at an edge or not. How a plan grows must not hang on how well a fit does."""
     trained: dict[float, list[float]] = {}
     for point in points:

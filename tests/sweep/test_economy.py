@@ -14,4 +14,5 @@ def test_octaves_then_quarters_take_under_half_the_runs_of_a_dense_grid() -> Non
     for name in (HALVES, OCTAVES):
         assert found[name].known >= 18
         assert found[name].error < 0.05
+        assert found[name].covered >= 0.7  # of twenty
         assert found[name].per_known < 0.5 * found[DENSE].per_known
