@@ -37,15 +37,9 @@ def start(
     return process
 
 
-def run(
-    arguments: list[str],
-    log: Path,
-    moment: int | None = None,
-    saves: int | None = None,
-    copies: tuple[Path, Path] | None = None,
-) -> int:
-    """Run `nugpt ARGUMENTS` to its end and return the exit status, −9 when it was killed."""
-    process = start(arguments, log, moment, saves, copies)
+def run(arguments: list[str], log: Path, moment: int | None = None, **how: Any) -> int:
+    """Run `nugpt ARGUMENTS` to its end as `start` has it, and return the exit status, −9 when it was killed."""
+    process = start(arguments, log, moment, **how)
     process.join()
     assert process.exitcode is not None
     return process.exitcode

@@ -63,21 +63,19 @@ class Status:
         if self.json:
             print_json(
                 {
-                    "plans": {name: _curves_json(curves, self.fit, store) for name, curves in states.items()},
+                    "plans": {name: _curves_json(curves, self.fit) for name, curves in states.items()},
                     **({"spent": {name: asdict(spent(c)) for name, c in states.items()}} if self.fit else {}),
                     "runs": alone,
                     "problems": problems,
                 }
             )
         else:
-            self._print(store, states, alone, bool(problems))
+            self._print(states, alone, bool(problems))
         for problem in problems:
             print(f"nugpt: error: {problem}", file=sys.stderr)
         return 2 if problems else 0
 
-    def _print(
-        self, store: Store, states: dict[str, list[CurveState]], alone: list[dict[str, Any]], problems: bool
-    ) -> None:
+    def _print(self, states: dict[str, list[CurveState]], alone: list[dict[str, Any]], problems: bool) -> None:
         from nugpt.cli.curve_rows import CURVE_COLUMNS, SEEN_COLUMNS, curve_rows, seen_row, spent_text
         from nugpt.sweep.state import spent
 
@@ -90,7 +88,7 @@ class Status:
             else:
                 print_table(SEEN_COLUMNS, [seen_row(curve) for curve in curves])
             if self.plan:
-                _print_runs(curves, store)
+                _print_runs(curves)
         if alone:
             print(f"{counted(len(alone), 'run')} of no plan")
             sizes = [size for size in SIZES if len({row[size] for row in alone}) > 1]
@@ -128,35 +126,29 @@ def _saved_text(step: int | None) -> str:
     return "" if step is None else f"saved at step {step}"
 
 
-def _print_runs(curves: list[CurveState], store: Store) -> None:
+def _print_runs(curves: list[CurveState]) -> None:
     from nugpt.cli.curve_rows import label_text
-    from nugpt.store import RunDirectory
-    from nugpt.sweep.state import saved_step
 
     rows = []
     for curve in curves:
         for p in curve.places:
             loss = p.record.val_loss if p.record else None
-            saved = _saved_text(saved_step(RunDirectory(store.root / p.spec.hash), p.state))
-            told = "; ".join(filter(None, [saved, f"added: {p.added}" if p.added else ""]))
+            told = "; ".join(filter(None, [_saved_text(p.saved), f"added: {p.added}" if p.added else ""]))
             rows.append(
                 [label_text(curve.curve), f"{p.log2_lr:g}", str(p.seed), p.state, number(loss), p.spec.hash, told]
             )
     print_table(["curve", "log2 η", "seed", "state", "validation loss", "run", ""], rows)
 
 
-def _curves_json(curves: list[CurveState], fit: bool, store: Store) -> list[dict[str, Any]]:
+def _curves_json(curves: list[CurveState], fit: bool) -> list[dict[str, Any]]:
     from nugpt.sweep.state import plan_noise
 
     noise = plan_noise(curves) if fit else None
-    return [_curve_json(curve, noise, store) for curve in curves]
+    return [_curve_json(curve, noise) for curve in curves]
 
 
-def _curve_json(curve: CurveState, noise: NoiseModel | None, store: Store) -> dict[str, Any]:
+def _curve_json(curve: CurveState, noise: NoiseModel | None) -> dict[str, Any]:
     """With its optimum where the plan's noise is given."""
-    from nugpt.store import RunDirectory
-    from nugpt.sweep.state import saved_step
-
     found, best = None if noise is None else curve.optimum(noise, fine=True), curve.best()
     return {
         "label": dict(curve.curve.label),
@@ -176,7 +168,7 @@ def _curve_json(curve: CurveState, noise: NoiseModel | None, store: Store) -> di
                 "log2_lr": p.log2_lr,
                 "seed": p.seed,
                 "state": p.state,
-                "saved": saved_step(RunDirectory(store.root / p.spec.hash), p.state),
+                "saved": p.saved,
                 "val_loss": p.record.val_loss if p.record else None,
                 "added": p.added,
             }

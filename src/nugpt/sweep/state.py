@@ -34,6 +34,7 @@ class Place:
     state: str
     record: RunRecord | None
     added: str | None  # why, when it was not in the first grid
+    saved: int | None = None  # the step that it would go on from, while it is under way
 
 
 @dataclass(frozen=True)
@@ -180,16 +181,17 @@ def _places(
     places = []
     for (log2_lr, seed), spec in curve.runs(grid).items():
         run = RunDirectory(store.root / spec.hash)
-        record, state = None, "unreadable"
+        record, state, saved = None, "unreadable", None
         try:
             record = run.record()
             state = run_state(run, record, stale_after, now)
+            saved = saved_step(run, state)
         except ValueError as error:
             if problems is None:
                 raise
             problems.append(str(error))
         reason = None if log2_lr in curve.log2_lrs else reasons[log2_lr]
-        places.append(Place(log2_lr, seed, spec, state, record, reason))
+        places.append(Place(log2_lr, seed, spec, state, record, reason, saved))
     return tuple(places)
 
 
