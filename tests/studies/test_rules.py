@@ -64,7 +64,11 @@ BOUNDS: list[tuple[str, tuple[str | None, ...], tuple[float | None, float | None
         ("loss-near", "nugpt-full-align", "completep", None, None, None),
         (-0.01, 0.01),
     ),
-    ("run-length-by-width", ("slope-change", "nugpt", "heads", "steps", None, None), (0.0, None)),
+    (
+        "run-length-by-width run-length-fresh-seeds",
+        ("slope-change", "nugpt", "heads", "steps", None, None),
+        (0.0, None),
+    ),
     ("run-length-by-width", ("no-drift", "nugpt", "heads", "steps", None, None), (-0.1, 0.1)),
     ("run-length-by-width", ("slope-change", "completep", "heads", "steps", None, None), (0.0, None)),
     *(

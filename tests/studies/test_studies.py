@@ -62,6 +62,7 @@ BEYOND = [
     "held-out-steps",
     "width-fresh-seeds",
     "mup-drifts-fresh-seeds",
+    "run-length-fresh-seeds",
     "width-all-seeds",
     "warmup-at-base",
     "multipliers-at-base",
@@ -129,6 +130,9 @@ PAPER: dict[str, tuple[list[str], list[tuple[int, int]], list[int], int, int]] =
     ),
     "width-fresh-seeds": (["nugpt"], WIDTHS, FIXED, 1, 6 * 9),
     "mup-drifts-fresh-seeds": (["completep"], WIDTHS, FIXED, 1, 6 * 9),
+    "run-length-fresh-seeds": (
+        ["nugpt"], [(12, 8), (12, 16), (12, 40)], [5_000, 10_000, 20_000, 80_000], 1, 3 * 4 * 9,
+    ),
     "width-all-seeds": (["nugpt"], WIDTHS, FIXED, 2, 6 * 2 * 9),
     "warmup-at-base": (["ngpt", "nugpt"], [(10, 10)], [9_750], 1, 2 * 2 * 9),
     "multipliers-at-base": (["nugpt"], [(10, 10)], [9_750], 1, 3 * 5 * 3),
@@ -688,6 +692,19 @@ def test_fresh_seeds_are_the_width_study_again_on_others(scale: str, id: str, of
         assert not {*one.seeds} & {*other.seeds}
         assert len(one.seeds) == max(len(other.seeds), 2 if scale == "evidence" else 1)
     assert not {spec.hash for spec in made.specs()} & {spec.hash for spec in first.specs()}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_run_length_is_asked_again_at_the_lengths_and_widths_of_runs_that_were_held_out(scale: str) -> None:
+    made, first = (planned(STUDIES[id], scale) for id in ("run-length-fresh-seeds", "held-out-steps"))
+    assert [(one.spec, one.log2_lrs) for one in made.curves] == [(one.spec, one.log2_lrs) for one in first.curves]
+    for one, other in zip(made.curves, first.curves, strict=True):
+        assert len(one.seeds) == len(other.seeds)
+        assert {*one.label} == {"table", "layers", "heads", "steps"}, "a slope is of all lengths: none is held out"
+    seen = (
+        planned(STUDIES[id], scale).specs() for id in ("run-length-by-width", "held-out-steps", "width-fixed-steps")
+    )
+    assert not {spec.hash for spec in made.specs()} & {spec.hash for specs in seen for spec in specs}
 
 
 @pytest.mark.parametrize("scale", SCALES)

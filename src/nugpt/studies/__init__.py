@@ -33,6 +33,7 @@ from nugpt.studies import (
     rescaler_rate,
     role_sweeps,
     run_length_by_width,
+    run_length_fresh_seeds,
     steps_sweep_ngpt_ours,
     warmup_at_base,
     width_all_seeds,
@@ -80,6 +81,7 @@ STUDIES: dict[str, Study] = {
         held_out_steps.STUDY,
         width_fresh_seeds.STUDY,
         mup_drifts_fresh_seeds.STUDY,
+        run_length_fresh_seeds.STUDY,
         width_all_seeds.STUDY,
         warmup_at_base.STUDY,
         multipliers_at_base.STUDY,
@@ -113,6 +115,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "baseline": ("against-llama", "against-llama-clipped", "against-llama-warmup"),
     "held out": ("held-out", "held-out-steps"),
     "fresh seeds": ("width-fresh-seeds", "mup-drifts-fresh-seeds", "width-all-seeds"),
+    "run length again": ("run-length-fresh-seeds",),
     "the rest": (
         "width-sweep-ngpt-ours-with-token-corr",
         "width-sweep-ngpt-mup-vs-muppr",

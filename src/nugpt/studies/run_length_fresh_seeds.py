@@ -1,0 +1,52 @@
+"""`run-length-fresh-seeds`: does νGPT's drift over width rise with run length, on seeds that have not been seen?
+
+In `run-length-by-width`, which has two lengths, it is not decided. `held-out-steps` has a third and shorter one, and by
+its runs the drift rises; but it asks and has no rule. Here its sizes are run again, under the rule of the former.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nugpt.spec.plan import Curve
+from nugpt.spec.study import Claim, Setting, Study
+from nugpt.spec.study_rules import Rule
+from nugpt.studies import held_out_steps
+from nugpt.studies.grids import POLICY, SEEDS
+
+
+def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
+    """Lengths, widths and learning rates of `held-out-steps`, none of them held out; the scale's next seeds."""
+    made = held_out_steps.curves(scale, setting)
+    first = len(SEEDS[scale])
+    return tuple(
+        replace(
+            one,
+            label={name: value for name, value in one.label.items() if name != "held_out"},
+            seeds=tuple(first + seed for seed in one.seeds),
+        )
+        for one in made
+    )
+
+
+STUDY = Study(
+    id="run-length-fresh-seeds",
+    title="The best width exponent against the length of the run: νGPT at more lengths, on fresh seeds",
+    varies="steps, heads, seeds",
+    claims=(
+        Claim(
+            "νGPT's drift over width rises with run length, on fresh seeds.",
+            Rule("slope-change", table="nugpt", along="heads", by="steps", low=0.0),
+        ),
+        Claim(
+            "How far νGPT's best learning rate moves over width at each length, on fresh seeds.",
+            Rule("drift", table="nugpt", along="heads", by="steps"),
+        ),
+    ),
+    curves=curves,
+    policy=POLICY,
+    limits=(
+        "Fresh seeds change initial weights and the order of data, not the data, the shapes or the lengths. Short and "
+        "long runs differ in more than in how long weights and activations are aligned."
+    ),
+)
