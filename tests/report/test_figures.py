@@ -12,7 +12,7 @@ from tests.report.small import make_source
 
 from nugpt.report import write_report
 from nugpt.report.answers import answer_plan
-from nugpt.report.charts import law_points
+from nugpt.report.charts import law_points, path_name, paths_to_draw
 from nugpt.report.colours import NAMED_LIGHT, ordered
 from nugpt.report.figures import draw
 from nugpt.report.source import CurveRuns
@@ -89,10 +89,21 @@ def test_sizes_are_named_by_width_and_tables_as_the_paper_writes_them(made: Made
 
 def test_marks_and_series_are_in_the_legend_where_they_are_drawn_and_only_there(made: Made) -> None:
     for found in made.written.answers:
-        for along in {path.answer.along for path in found.paths if len(path.curves) > 2}:
-            edges = [row for path in found.paths if path.answer.along == along for row in law_points(path)]
+        for along, paths in paths_to_draw(found).items():
+            edges = [row for path in paths for row in law_points(path)]
             told = texts(made, f"{found.plan.name}-best-lr-{along}")
             assert ("stability edge" in told) == any(row["kind"] == "edge" for row in edges)
+
+
+def test_a_size_is_drawn_where_all_paths_together_have_three_values_of_it(tmp_path: Path) -> None:
+    (plan,) = make_source(tmp_path, "batch-by-steps").plans
+    found = answer_plan(plan)
+    assert {path.answer.along for path in found.paths} == {"steps", "batch"}
+    assert {len(path.curves) for path in found.paths} == {2}
+    drawn = paths_to_draw(found)
+    assert [*drawn] == ["steps"], "batches of 16 and 64 sequences alone have a length in common"
+    assert [path_name(path) for path in drawn["steps"]] == [f"nugpt at {n} tokens a step" for n in (8192, 16384, 32768)]
+    assert [one.name for one in draw(found)] == ["batch-by-steps-lab-loss", "batch-by-steps-lab-best-lr-steps"]
 
 
 def test_a_curve_without_runs_is_in_no_legend_and_panels_share_one_all_the_same(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,20 @@ def curve_charts(found: PlanAnswer) -> list[Chart]:
 
 
 def law_charts(found: PlanAnswer) -> list[Chart]:
-    """Best η (and the edge) against each size that some path follows through three values or more."""
-    axes = dict.fromkeys(path.answer.along for path in found.paths if len(path.curves) > 2)
-    return [_law_chart(axis, [p for p in found.paths if p.answer.along == axis]) for axis in axes]
+    """Best η (and the edge) against each size that has three values or more."""
+    return [_law_chart(axis, paths) for axis, paths in paths_to_draw(found).items()]
+
+
+def paths_to_draw(found: PlanAnswer) -> dict[str, list[Path]]:
+    """By the size that they follow: those that have three values of it among them, be it two each."""
+    along: dict[str, list[Path]] = {}
+    for path in found.paths:
+        along.setdefault(path.answer.along, []).append(path)
+    return {
+        axis: paths
+        for axis, paths in along.items()
+        if len({one.curve.sizes[axis] for path in paths for one in path.answer.curves}) > 2
+    }
 
 
 def multiplier_charts(found: PlanAnswer) -> list[Chart]:
@@ -139,6 +151,7 @@ def _optimum_row(series: Series) -> ROW | None:
 def path_name(path: Path) -> str:
     """A path in words: its group, and what stays or goes along."""
     rest = path.answer.name.removeprefix(path.answer.along).strip()
+    rest = re.sub(r"\bbatch=(\d+)", r"\1 tokens a step", rest)  # a curve's own label has sequences
     return f"{path.name} {rest}".strip()
 
 

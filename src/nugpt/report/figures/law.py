@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nugpt.report.answers import SIZE_WORDS, Path, PlanAnswer
-from nugpt.report.charts import law_line, law_points, path_name
+from nugpt.report.charts import law_line, law_points, path_name, paths_to_draw
 from nugpt.report.figures.paper import STYLE, legends, looks, panels, sizes_axis
 from nugpt.report.words import between, number
 
@@ -23,14 +23,14 @@ MARKS: dict[str, tuple[str, str]] = {
 
 
 def draw_law(found: PlanAnswer) -> dict[str, Figure]:
-    """One figure for each size that a path follows through three values or more."""
+    """One figure for each size that has three values or more."""
     from matplotlib import rc_context
 
     made = {}
-    for along in dict.fromkeys(path.answer.along for path in found.paths if len(path.curves) > 2):
+    for along, paths in paths_to_draw(found).items():
         with rc_context(STYLE):
             figure, (axes,) = panels(1, width=5.0)
-            _draw(axes, along, [path for path in found.paths if path.answer.along == along])
+            _draw(axes, along, paths)
             legends(figure, [axes])
         made[along] = figure
     return made
