@@ -292,13 +292,30 @@ def test_a_group_is_chosen_by_name() -> None:
 
 
 def test_what_was_swept_at_one_size_only_is_warned_of(answers: Answers) -> None:
-    got = recommended(answers, heads=4, steps=400, n_layers=4)
-    layers, steps = got.warnings
+    layers, steps = recommended(answers, heads=4, steps=400, n_layers=4).warnings
     assert layers.startswith("layers was swept at 2 only: nothing here shows that η holds over the 1.0 octaves to 4")
     assert steps.startswith("steps was swept at 100 only: nothing here shows that η holds over the 2.0 octaves to 400")
     assert not recommended(answers, heads=16).warnings  # two octaves beyond two
     (width,) = recommended(answers, heads=32).warnings
     assert width == "width 768 lies 3.0 octaves beyond sizes that span 2.0 themselves"
+
+
+def test_a_slope_over_width_that_was_seen_at_another_length_is_warned_of(answers: Answers) -> None:
+    """By an octave or more of either: in our runs it depends on the length, and that over length on the width."""
+    *_, crossed = recommended(answers, heads=8, steps=200).warnings
+    assert crossed == (
+        "how far η* moves was seen over width at steps 100 (1.0 octaves from the target's): "
+        "in our runs it depended on that (docs/recommend.md)"
+    )
+    for target in ({"heads": 4, "steps": 400}, {"heads": 16, "steps": 190}, {"heads": 5, "steps": 400}):
+        assert not any("depended" in one for one in recommended(answers, **target).warnings), target
+    (path,) = answers.paths
+    longer = tuple(
+        replace(one, curve=replace(one.curve, sizes={**one.curve.sizes, "steps": 100.0 * 2**i}))
+        for i, one in enumerate(path.curves)
+    )
+    together = replace(answers, paths=(replace(path, curves=longer),))
+    assert not any("depended" in one for one in recommended(together, heads=16, steps=400).warnings)
 
 
 def test_a_target_below_what_was_swept_is_beyond_it_too(answers: Answers) -> None:

@@ -183,6 +183,18 @@ def test_the_wider_the_model_the_less_the_prediction_over_length_misses_by() -> 
     assert all(one.interval.high < bound for one in cost.estimates[1:])
 
 
+def test_over_length_nugpt_falls_less_in_wider_models_as_docs_recommend_says() -> None:
+    page = (EVIDENCE.parents[1] / "docs" / "recommend.md").read_text(encoding="utf-8")
+    falls = {
+        path.others["width"]: -(path.drift.slope or math.nan)
+        for path in found("held-out-steps").paths
+        if path.along == "steps"
+    }
+    assert [*falls] == [192, 384, 768]
+    told = "fell by {:.2f} octaves per octave at d_model 192, by {:.2f} at 384 and by {:.2f} at 768"
+    assert told.format(*falls.values()) in " ".join(page.split())
+
+
 def test_over_width_nugpt_is_not_decided_on_fresh_seeds_and_falls_by_all() -> None:
     ngpt, fixed = found("width-fixed-steps").paths
     assert [path.curves[0].curve.label["table"] for path in (ngpt, fixed)] == ["ngpt", "nugpt"]

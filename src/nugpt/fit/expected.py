@@ -10,7 +10,7 @@ from nugpt.spec.roles import MATRIX_ROLES
 from nugpt.spec.study_rules import DRIFT
 
 # CHOICE: how far νGPT's own slopes may be from 0. Over width and depth, the bound of "no drift"; over length twice
-# that, since in our runs η* falls faster with length than the paper's exponent says, by 0.20 to 0.27 in each table.
+# that, since in our runs η* falls faster with length than the paper's exponent says, by 0.18 to 0.26 in each table.
 DOUBT = {"width": DRIFT, "layers": DRIFT, "steps": 0.2}  # standard deviation, octaves per octave
 
 

@@ -31,6 +31,8 @@ from nugpt.spec.run import RunSpec, run_flops
 # Octaves beyond the swept sizes that are carried over without being forced: no farther than the paper's longest sweep
 # (layers and iterations) is wide; the batch less far, since no table of the paper says how η goes with it.
 LIMITS = {"width": 4.0, "layers": 4.0, "steps": 4.0, "batch": 2.0}
+# Warned of, not followed: in our runs νGPT's η* falls the less with length the wider the model.
+CROSSED = {"width": "steps", "steps": "width"}
 OFFSETS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # octaves off the recommended η
 
 
@@ -48,6 +50,7 @@ class Reach:
     deviation: float  # of that slope
     measured: bool  # whether the store's sizes show it, or the table's prediction is taken
     own: bool = False  # whether what shows it rests on the size that lends its curve
+    seen_at: float | None = None  # the one length of a slope over width (or the reverse) that shows it
 
     @property
     def supported(self) -> bool:
@@ -281,8 +284,16 @@ def _reaches(
         slope, deviation = _slope(path, table, axis)
         beyond = max(0.0, math.log2(target / high), math.log2(low / target))
         own = path is not None and nearest in path.curves
-        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path is not None, own))
+        seen_at = _seen_at(path, axis)
+        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path is not None, own, seen_at))
     return tuple(found)
+
+
+def _seen_at(path: PathAnswer | None, axis: str) -> float | None:
+    if path is None or axis not in CROSSED:
+        return None
+    sizes = {one.curve.sizes[CROSSED[axis]] for one in path.curves}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _along_with(paths: Sequence[PathAnswer], nearest: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:
@@ -349,6 +360,11 @@ def _warnings(
                 f"this table's learning rates go otherwise with {reach.axis} than νGPT's: without three swept sizes η* "
                 f"is taken to make up for it, by {reach.slope:+.2f} ± {reach.deviation:.2f} octaves per octave"
             )
+    crossed = _crossed(reaches)
+    if crossed:
+        found.append(
+            f"how far η* moves was seen {' and '.join(crossed)}: in our runs it depended on that (docs/recommend.md)"
+        )
     going = {reach.axis for reach in reaches if reach.octaves}
     for path in answers.paths:
         if path.group == group and path.along in going and path.drift.no_drift == FAILS:
@@ -360,6 +376,19 @@ def _warnings(
     if censored:
         found.append(f"the optimum lies beyond the grid at {'; '.join(censored)}: these sizes are not used")
     return tuple(found)
+
+
+def _crossed(reaches: Sequence[Reach]) -> list[str]:
+    """Slopes over width that were seen an octave or more from the target's length, and the reverse."""
+    targets = {reach.axis: reach.target for reach in reaches}
+    found = []
+    for reach in reaches:
+        if reach.seen_at is not None and abs(reach.octaves) >= 1:
+            other = CROSSED[reach.axis]
+            away = abs(math.log2(targets[other] / reach.seen_at))
+            if away >= 1:
+                found.append(f"over {reach.axis} at {other} {reach.seen_at:g} ({away:.1f} octaves from the target's)")
+    return found
 
 
 def _unheeded(table: Parametrization, reaches: Sequence[Reach]) -> list[str]:
