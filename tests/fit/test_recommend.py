@@ -191,6 +191,24 @@ def test_a_drift_that_is_shown_is_followed_and_named() -> None:
     assert any("drifts along width" in warning for warning in got.warnings)
 
 
+def test_a_drift_at_another_length_is_named_and_not_said_to_be_followed() -> None:
+    short, long = (planted(3, at)[0] for at in (lambda heads: -7.0 - 0.6 * math.log2(heads), lambda heads: -7.0))
+    longer = [
+        curve_of(replace(one.curve.spec, steps=400), one.curve.points)
+        for one in long.curves
+        if one.curve.spec is not None
+    ]
+    both = answer([*(one.curve for one in short.curves), *longer])
+    (told,) = [warning for warning in recommended(both, heads=8, steps=400).warnings if "drifts" in warning]
+    assert re.fullmatch(
+        r"η\* drifts along width at steps=100 by -0\.\d\d octaves per octave: "
+        r"the recommendation goes by width at steps=400 instead",
+        told,
+    )
+    (told,) = [warning for warning in recommended(both, heads=8, steps=100).warnings if "drifts" in warning]
+    assert told.endswith("the recommendation follows it, since this table does not hold there")
+
+
 def test_one_size_of_another_table_is_carried_on_by_what_its_exponents_lack() -> None:
     rng = np.random.default_rng(7)
     points = sweep(rng, "exponential", 3, 0.5, 0.004, optimum=-7.0).points

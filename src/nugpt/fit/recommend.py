@@ -50,7 +50,7 @@ class Reach:
     deviation: float  # of that slope
     measured: bool  # whether the store's sizes show it, or the table's prediction is taken
     own: bool = False  # whether what shows it rests on the size that lends its curve
-    seen_at: float | None = None  # the one length of a slope over width (or the reverse) that shows it
+    path: PathAnswer | None = field(default=None, repr=False)  # what shows it
 
     @property
     def supported(self) -> bool:
@@ -284,16 +284,8 @@ def _reaches(
         slope, deviation = _slope(path, table, axis)
         beyond = max(0.0, math.log2(target / high), math.log2(low / target))
         own = path is not None and nearest in path.curves
-        seen_at = _seen_at(path, axis)
-        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path is not None, own, seen_at))
+        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path is not None, own, path))
     return tuple(found)
-
-
-def _seen_at(path: PathAnswer | None, axis: str) -> float | None:
-    if path is None or axis not in CROSSED:
-        return None
-    sizes = {one.curve.sizes[CROSSED[axis]] for one in path.curves}
-    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _along_with(paths: Sequence[PathAnswer], nearest: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:
@@ -365,12 +357,14 @@ def _warnings(
         found.append(
             f"how far η* moves was seen {' and '.join(crossed)}: in our runs it depended on that (docs/recommend.md)"
         )
-    going = {reach.axis for reach in reaches if reach.octaves}
-    for path in answers.paths:
-        if path.group == group and path.along in going and path.drift.no_drift == FAILS:
+    drifting = [path for path in answers.paths if path.group == group and path.drift.no_drift == FAILS]
+    going = {reach.axis: reach.path for reach in reaches if reach.octaves and reach.path is not None}
+    for path in drifting:
+        if path.along in going:
+            used = going[path.along]
+            how = "follows it, since this table does not hold there" if path is used else f"goes by {used.name} instead"
             found.append(
-                f"η* drifts along {path.name} by {path.drift.slope:+.2f} octaves per octave: the recommendation "
-                "follows it, since this table does not hold there"
+                f"η* drifts along {path.name} by {path.drift.slope:+.2f} octaves per octave: the recommendation {how}"
             )
     censored = [one.curve.name for one in members if one.optimum.verdict == "edge-censored"]
     if censored:
@@ -383,11 +377,12 @@ def _crossed(reaches: Sequence[Reach]) -> list[str]:
     targets = {reach.axis: reach.target for reach in reaches}
     found = []
     for reach in reaches:
-        if reach.seen_at is not None and abs(reach.octaves) >= 1:
+        if reach.path is not None and reach.axis in CROSSED and abs(reach.octaves) >= 1:
             other = CROSSED[reach.axis]
-            away = abs(math.log2(targets[other] / reach.seen_at))
-            if away >= 1:
-                found.append(f"over {reach.axis} at {other} {reach.seen_at:g} ({away:.1f} octaves from the target's)")
+            seen, *more = {one.curve.sizes[other] for one in reach.path.curves}
+            away = abs(math.log2(targets[other] / seen))
+            if not more and away >= 1:
+                found.append(f"over {reach.axis} at {other} {seen:g} ({away:.1f} octaves from the target's)")
     return found
 
 
