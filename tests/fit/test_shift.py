@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.fit.synthetic import two_exponentials
 from tests.sweep.economy import planted
 
 from nugpt.fit.claims import verdicts
@@ -47,7 +48,9 @@ def test_what_is_not_enclosed_leaves_what_its_bounds_leave() -> None:
 def test_a_planted_shift_is_found(moved: float, says: str) -> None:
     curves = []
     for warmup, best in ((0.0, -7.0), (0.05, -7.0 + moved)):
-        loss = planted(np.random.default_rng(4), "two_exponentials", best, 0.004)
+        rng = np.random.default_rng(4)
+        shape, effects = two_exponentials(rng), rng.normal(0, 0.01, size=3)
+        loss = planted(rng, shape, effects, best, 0.004)
         grid = [-9 + k / 4 for k in range(17)]
         points = tuple(Point(x, loss(x, seed), seed, "done") for x in grid for seed in range(3))
         curves.append(Measured({"table": "nugpt", "warmup": warmup}, f"warm {warmup}", {"width": 192.0}, points))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tests.fit.synthetic import FAMILIES
+from tests.fit.synthetic import FAMILIES, Array, Shape
 from tests.sweep.small import make_spec, record_of
 
 from nugpt.spec.plan import Curve, Policy
@@ -32,9 +32,8 @@ PLANS: dict[str, tuple[tuple[float, ...], Policy]] = {
 Loss = Callable[[float, int], float | None]
 
 
-def planted(rng: np.random.Generator, family: str, best: float, deviation: float) -> Loss:
+def planted(rng: np.random.Generator, shape: Shape, effects: Array, best: float, deviation: float) -> Loss:
     """A curve's losses, each drawn once however often it is asked for; none where the run diverges."""
-    shape, effects = FAMILIES[family](rng), rng.normal(0, 0.01, size=len(SEEDS))
     noise = np.random.default_rng(int(rng.integers(2**32)))
     known: dict[tuple[float, int], float | None] = {}
 
@@ -48,30 +47,27 @@ def planted(rng: np.random.Generator, family: str, best: float, deviation: float
     return loss
 
 
-def settled(grid: tuple[float, ...], policy: Policy, loss: Loss) -> CurveState:
-    """The curve when nothing more is called for."""
-    curve = Curve({}, make_spec(), grid, SEEDS)
-    added: dict[float, str] = {}
+def settled(policy: Policy, curves: Sequence[tuple[Curve, Loss]]) -> list[CurveState]:
+    """A plan's curves when nothing more is called for."""
+    added: list[dict[float, str]] = [{} for _ in curves]
     while True:
-        state = CurveState(
-            curve,
-            tuple(place for x in sorted({*grid, *added}) for place in _places(curve, x, loss, added)),
-            "val_loss",
-        )
-        (points,) = additions([state], policy)
-        if not points:
-            return state
-        added |= {point.log2_lr: point.reason for point in points}
+        states = [_state(curve, loss, more) for (curve, loss), more in zip(curves, added, strict=True)]
+        called = additions(states, policy)
+        if not any(called):
+            return states
+        for more, points in zip(added, called, strict=True):
+            more |= {point.log2_lr: point.reason for point in points}
 
 
-def _places(curve: Curve, log2_lr: float, loss: Loss, added: dict[float, str]) -> list[Place]:
-    found = []
-    for seed in SEEDS:
-        spec, value = curve.run(log2_lr, seed), loss(log2_lr, seed)
-        status = "diverged" if value is None else "done"
-        record = record_of(spec, value, status)
-        found.append(Place(log2_lr, seed, spec, status, record, added.get(log2_lr)))
-    return found
+def _state(curve: Curve, loss: Loss, added: Mapping[float, str]) -> CurveState:
+    places = []
+    for log2_lr in sorted({*curve.log2_lrs, *added}):
+        for seed in curve.seeds:
+            spec, value = curve.run(log2_lr, seed), loss(log2_lr, seed)
+            status = "diverged" if value is None else "done"
+            record = record_of(spec, value, status)
+            places.append(Place(log2_lr, seed, spec, status, record, added.get(log2_lr)))
+    return CurveState(curve, tuple(places), "val_loss")
 
 
 @dataclass(frozen=True)
@@ -100,8 +96,10 @@ def measure(curves: int, noise: float, plans: Iterable[str] = PLANS) -> dict[str
         for i in range(curves):
             best = float(rng.uniform(-8, -6))
             centre = round(2 * (best + rng.uniform(-1, 1))) / 2
-            loss = planted(rng, list(FAMILIES)[i % len(FAMILIES)], best, noise)
-            state = settled(tuple(centre + x for x in grid), policy, loss)
+            shape = list(FAMILIES.values())[i % len(FAMILIES)](rng)
+            loss = planted(rng, shape, rng.normal(0, 0.01, size=len(SEEDS)), best, noise)
+            curve = Curve({}, make_spec(), tuple(centre + x for x in grid), SEEDS)
+            (state,) = settled(policy, [(curve, loss)])
             found = state.optimum(plan_noise([state]), fine=True)
             runs += len(state.places)
             if found is not None and found.log2_lr is not None:
