@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nugpt.cli.main import COMMANDS, _parse, main
+from nugpt.cli.main import BY_OPTION, COMMANDS, _parse, main
 
 SHOWING = [
     ["--help"],
@@ -112,6 +112,17 @@ def test_help_speaks_of_options_and_not_of_fields(command: str, capsys: pytest.C
     assert not re.search(r"\w\.\w+ options", shown), "a part of a part has the name of the inner one"
     about = shown.split("\n\n", 1)[1].partition("options")[0]
     assert not re.search(r"^ +\w", about.partition("positional")[0], flags=re.MULTILINE), "paragraphs are not indented"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_words_or_knows_the_option_they_are_meant_for(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    shown = capsys.readouterr().out
+    assert ("positional arguments" in shown) == (command not in BY_OPTION)
+    assert f" {BY_OPTION.get(command, '--help')} " in shown
 
 
 def test_help_shows_defaults_that_are_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,6 +226,8 @@ MISTAKES = {
     "several tables as TOML": (["table", "--toml"], ["--toml", "5"]),
     "rescaler scale": (["explain", "--lr", "0.1", "--rescaler-scale", "0"], ["rescaler_scale is 0.0"]),
     "unknown command": (["tabel"], ["'tabel'", "did you mean 'table'"]),
+    "a run without its option": (["measure", "lerp", "2d0e", "--json"], ["'2d0e'", "measure lerp", "--runs 2d0e?"]),
+    "a store without its option": (["status", "my runs"], ["'my runs'", "--store 'my runs'?"]),
     "command without its second word": (["data"], ["'data' needs a second word", "data prepare"]),
 }
 
@@ -398,7 +411,7 @@ def test_a_process_that_fails_shows_a_traceback_only_with_debug() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["explain"], ["explain", "--lr", "fast"], ["count", "--no-such-option"], ["table", "extra"]], ids=" ".join
+    "words", [["explain"], ["explain", "--lr", "fast"], ["count", "--no-such-option"], ["fit", "runs", "extra"]], ids=" ".join
 )
 def test_what_the_parser_refuses_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:

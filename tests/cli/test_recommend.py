@@ -190,7 +190,7 @@ def test_a_recipe_that_is_written_is_read_back(
     assert main([*words, "--out", str(file)]) == 0
     assert file.read_text(encoding="utf-8") == printed
     assert main([*words, "--out", str(file)]) == 2, "it is there now"
-    assert f"{file} exists: name a new file" in capsys.readouterr().err
+    assert f"{file} exists and is not overwritten: name a new file, or remove that one first" in capsys.readouterr().err
     other = tmp_path / f"recipe.{'json' if form == 'toml' else 'toml'}"
     assert main([*words, "--out", str(other)]) == 2
     assert f"must end in {file.suffix}" in capsys.readouterr().err

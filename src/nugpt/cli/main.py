@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections import Counter
@@ -79,6 +80,24 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Quickstart",
         "the whole job at tiny scale on a CPU: sweep, fit, recommend, report",
     ),
+}
+
+# The commands that take options alone, and the one that a word behind them is likely meant for.
+BY_OPTION = {
+    "table": "--parametrization",
+    "explain": "--preset",
+    "count": "--preset",
+    "train": "--recipe",
+    "sweep": "--name",
+    "status": "--store",
+    "store prune": "--store",
+    "recommend": "--from",
+    "measure align": "--runs",
+    "measure coords": "--parametrization",
+    "measure lerp": "--runs",
+    "launch": "--recipe",
+    "titan plan": "--recipe",
+    "quickstart": "--out",
 }
 
 PAIRS = "--multiplier"  # the option of names and their values
@@ -207,6 +226,9 @@ def _parse(name: str, arguments: list[str]) -> Command:
 
     from nugpt.cli import hints
 
+    if name in BY_OPTION and arguments and not arguments[0].startswith("-"):
+        how = f"{BY_OPTION[name]} {shlex.quote(arguments[0])}"
+        raise ValueError(f"nugpt {name} takes options alone, not {arguments[0]!r}: did you mean {how}?")
     module, cls, help_line = COMMANDS[name]
     kind = getattr(import_module(module), cls)
     command: Command = tyro.cli(

@@ -123,6 +123,6 @@ def written_as(path: Path) -> Iterator[None]:
 def new_file(path: Path) -> None:
     """A file that is not there yet, in a folder that is."""
     if path.exists():
-        raise FileExistsError(f"{path} exists: name a new file")
+        raise FileExistsError(f"{path} exists and is not overwritten: name a new file, or remove that one first")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} lies in a folder that does not exist: make it first")
