@@ -411,7 +411,9 @@ def test_a_process_that_fails_shows_a_traceback_only_with_debug() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["explain"], ["explain", "--lr", "fast"], ["count", "--no-such-option"], ["fit", "runs", "extra"]], ids=" ".join
+    "words",
+    [["explain"], ["explain", "--lr", "fast"], ["count", "--no-such-option"], ["fit", "runs", "extra"]],
+    ids=" ".join,
 )
 def test_what_the_parser_refuses_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:

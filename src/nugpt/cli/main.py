@@ -148,6 +148,12 @@ def _drop_output() -> None:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["--complete"]:  # bash adds nugpt, the word that is begun and the one before it
+        from nugpt.cli.completion import completions
+
+        for word in completions(words[2] if len(words) > 2 else ""):
+            print(word)
+        return 0
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in ("-h", "--help", "help"):
