@@ -31,6 +31,19 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
+class OtherVersion(ValueError):
+    """What another version of nugpt wrote, and can read."""
+
+
+def check_format(what: str, found: object, read: int) -> None:
+    """Refuse what is of another format; it is nobody's damage where the format is a number."""
+    said = f"{what} has format {shown(found)}, but this version reads {read}"
+    if isinstance(found, int) and found != read:
+        raise OtherVersion(f"{said}: use the version of nugpt that wrote it")
+    if found != read:
+        raise ValueError(said)
+
+
 def of_class(name: str, value: object, kind: type, way: str) -> None:
     """Refuse a value of another class, and say how one of this class is had."""
     if not isinstance(value, kind):
