@@ -424,7 +424,7 @@ def test_what_the_parser_refuses_is_status_2(words: list[str], capsys: pytest.Ca
     assert "Traceback" not in shown.err
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "x"), PermissionError(13, "Denied", "x")])
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "Denied", "my x"), PermissionError(13, "Denied", "my x")])
 def test_a_file_of_the_users_that_cannot_be_read_is_status_2(
     error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -433,7 +433,7 @@ def test_a_file_of_the_users_that_cannot_be_read_is_status_2(
 
     monkeypatch.setattr("nugpt.cli.count.Count.run", fail)
     assert main(["count"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capsys.readouterr().err == "nugpt: error: my x: denied\n"
 
 
 def test_a_full_disk_is_status_1_and_an_interrupt_130(

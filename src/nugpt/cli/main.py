@@ -184,7 +184,7 @@ def _run(words: list[str]) -> int:
     ) as error:
         if debug:
             raise
-        return _complaint(f"{error}{_ways_out(error, name)}", status=2)
+        return _complaint(error, status=2, way_out=_ways_out(error, name))
     except OSError as error:  # a full disk, a lost mount: not what the user typed
         if debug:
             raise
@@ -311,11 +311,11 @@ def _family(name: str) -> list[str]:
     return [known for known in COMMANDS if known.split()[0] == name]
 
 
-def _complaint(error: Exception | str, status: int) -> int:
+def _complaint(error: Exception | str, status: int, way_out: str = "") -> int:
     """One line on standard error."""
     from nugpt.spec.checks import one_line
 
-    print(f"nugpt: error: {one_line(error)}", file=sys.stderr)
+    print(f"nugpt: error: {one_line(error)}{way_out}", file=sys.stderr)
     return status
 
 

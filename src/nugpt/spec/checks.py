@@ -27,7 +27,9 @@ def shown(value: object) -> str:
 
 
 def one_line(error: object) -> str:
-    """An error, or what a program said, on one line."""
+    """An error, or what a program said, on one line; the system's own without its number, after the file's name."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        error = f"{error.filename}: {error.strerror.lower()}"
     return " ".join(str(error).split())
 
 
