@@ -90,11 +90,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("command", ["table", "explain", "count"])
 def test_every_command_explains_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main([command, "--help"])
-    assert left.value.code == 0
+    for words in ([command, "--help"], ["help", command]):
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert left.value.code == 0
     shown = capsys.readouterr()
-    assert f"usage: nugpt {command}" in shown.out
+    assert shown.out.count(f"usage: nugpt {command}") == 2
     assert "--json" in shown.out
     assert not shown.err
 
@@ -228,6 +229,7 @@ MISTAKES = {
     "unknown command": (["tabel"], ["'tabel'", "did you mean 'table'"]),
     "a run without its option": (["measure", "lerp", "2d0e", "--json"], ["'2d0e'", "measure lerp", "--runs 2d0e?"]),
     "a store without its option": (["status", "my runs"], ["'my runs'", "--store 'my runs'?"]),
+    "a command in capitals": (["TABLE"], ["'TABLE'", "did you mean 'table'"]),
     "command without its second word": (["data"], ["'data' needs a second word", "data prepare"]),
 }
 
@@ -236,9 +238,9 @@ GROUPS = ("measure", "data", "store", "export", "import", "titan")
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("asked", ["--help", "-h"])
+@pytest.mark.parametrize("asked", ["{} --help", "{} -h", "help {}"])
 def test_a_group_of_commands_has_help(group: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([group, asked]) == 0
+    assert main(asked.format(group).split()) == 0
     out, err = capsys.readouterr()
     assert err == ""
     listed = [line.strip() for line in out.splitlines()[2:]]

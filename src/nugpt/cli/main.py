@@ -156,7 +156,9 @@ def _run(words: list[str]) -> int:
         return 0
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help", "help"):
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    if not words or words[0] in ("-h", "--help"):
         print(_help())
         return 0
     if words[0] in ("-V", "--version"):
@@ -301,7 +303,7 @@ def _unknown(name: str) -> str:
     """One line about a command that does not exist, with those that were likely meant."""
     if family := _family(name):
         return f"{name!r} needs a second word: {', '.join(family)}"
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    near = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(COMMANDS)}"
     return f"unknown command {name!r}, {hint}"
 
