@@ -71,11 +71,21 @@ def test_it_leans_to_the_safe_side_of_the_planted_optimum(store: Path, capsys: p
     assert found["tuning_flops"] == 1e9 * 5 * len(OFFSETS) * len(SEEDS) == 1e9 * len(found["runs"])
 
 
-def test_every_command_says_the_way_out_of_a_spoiled_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("there", "said", "way_out"),
+    [
+        ("{", "not a whole JSON document", "; restore it, or move it away: the run can then be done again"),
+        # A result that is whole: to be done again is the last that its owner would want.
+        ('{"format": 2}', "record has format 2, but this version reads 1", ": use the version of nugpt that wrote it"),
+    ],
+)
+def test_every_command_says_the_way_out_of_a_record_that_it_cannot_read(
+    there: str, said: str, way_out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = tmp_path / "runs"
     lay_down(root, "widths", [width_curve(2)], no_drift)
     path = sorted(root.glob("*/record.json"))[0]
-    path.write_text("{", encoding="utf-8")
+    path.write_text(there, encoding="utf-8")
     for words in (
         ["fit", str(root)],
         ["recommend", "--from", str(root), *TARGET],
@@ -85,8 +95,8 @@ def test_every_command_says_the_way_out_of_a_spoiled_record(tmp_path: Path, caps
     ):
         assert main(words) == 2
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nugpt: error: ")]
-        assert line.startswith(f"nugpt: error: {path}: not a whole JSON document")
-        assert line.endswith("; restore it, or move it away: the run can then be done again")
+        assert line.startswith(f"nugpt: error: {path}: {said}")
+        assert line.endswith(way_out)
     path.rename(tmp_path / "away.json")
     assert main(["fit", str(root)]) == 0
     assert main(["status", "--store", str(root)]) == 0
@@ -194,7 +204,7 @@ def test_a_recipe_that_is_written_is_read_back(
     assert main([*words, "--out", str(file)]) == 0
     assert file.read_text(encoding="utf-8") == printed
     assert main([*words, "--out", str(file)]) == 2, "it is there now"
-    assert f"{file} exists: name a new file" in capsys.readouterr().err
+    assert f"{file} exists and is not overwritten: name a new file, or remove that one first" in capsys.readouterr().err
     other = tmp_path / f"recipe.{'json' if form == 'toml' else 'toml'}"
     assert main([*words, "--out", str(other)]) == 2
     assert f"must end in {file.suffix}" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Sources: what the user names is what is read, in an order and with a fingerprint that do not depend on the place."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -102,6 +103,24 @@ def test_a_file_or_directory_that_cannot_be_read_is_refused(tmp_path: Path) -> N
             list_sources([str(source)])
     with pytest.raises(ValueError, match="no source"):
         list_sources([])
+
+
+def test_a_folder_that_may_not_be_read_is_named_and_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    scan = os.scandir
+
+    def scandir(folder: str) -> object:  # root, who may run this, can read anything
+        if Path(folder) == locked:
+            raise PermissionError(errno.EACCES, "Permission denied", folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(PermissionError, match="locked"):
+        list_sources([str(tmp_path)])
 
 
 def test_names_of_the_hub(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections import Counter
@@ -81,6 +82,24 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
+# The commands that take options alone, and the one that a word behind them is likely meant for.
+BY_OPTION = {
+    "table": "--parametrization",
+    "explain": "--preset",
+    "count": "--preset",
+    "train": "--recipe",
+    "sweep": "--name",
+    "status": "--store",
+    "store prune": "--store",
+    "recommend": "--from",
+    "measure align": "--runs",
+    "measure coords": "--parametrization",
+    "measure lerp": "--runs",
+    "launch": "--recipe",
+    "titan plan": "--recipe",
+    "quickstart": "--out",
+}
+
 PAIRS = "--multiplier"  # the option of names and their values
 REPEATED = ("--sbatch", "--engine")  # the options that are given once for each of their values
 
@@ -129,9 +148,17 @@ def _drop_output() -> None:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["--complete"]:  # bash adds nugpt, the word that is begun and the one before it
+        from nugpt.cli.completion import completions
+
+        for word in completions(words[2] if len(words) > 2 else ""):
+            print(word)
+        return 0
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help", "help"):
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    if not words or words[0] in ("-h", "--help"):
         print(_help())
         return 0
     if words[0] in ("-V", "--version"):
@@ -159,7 +186,7 @@ def _run(words: list[str]) -> int:
     ) as error:
         if debug:
             raise
-        return _complaint(f"{error}{_ways_out(error, name)}", status=2)
+        return _complaint(error, status=2, way_out=_ways_out(error, name))
     except OSError as error:  # a full disk, a lost mount: not what the user typed
         if debug:
             raise
@@ -207,6 +234,9 @@ def _parse(name: str, arguments: list[str]) -> Command:
 
     from nugpt.cli import hints
 
+    if name in BY_OPTION and arguments and not arguments[0].startswith("-"):
+        how = f"{BY_OPTION[name]} {shlex.quote(arguments[0])}"
+        raise ValueError(f"nugpt {name} takes options alone, not {arguments[0]!r}: did you mean {how}?")
     module, cls, help_line = COMMANDS[name]
     kind = getattr(import_module(module), cls)
     command: Command = tyro.cli(
@@ -273,7 +303,7 @@ def _unknown(name: str) -> str:
     """One line about a command that does not exist, with those that were likely meant."""
     if family := _family(name):
         return f"{name!r} needs a second word: {', '.join(family)}"
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    near = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(COMMANDS)}"
     return f"unknown command {name!r}, {hint}"
 
@@ -283,11 +313,11 @@ def _family(name: str) -> list[str]:
     return [known for known in COMMANDS if known.split()[0] == name]
 
 
-def _complaint(error: Exception | str, status: int) -> int:
+def _complaint(error: Exception | str, status: int, way_out: str = "") -> int:
     """One line on standard error."""
     from nugpt.spec.checks import one_line
 
-    print(f"nugpt: error: {one_line(error)}", file=sys.stderr)
+    print(f"nugpt: error: {one_line(error)}{way_out}", file=sys.stderr)
     return status
 
 

@@ -109,8 +109,11 @@ def _find(source: str) -> _Found:
 
 
 def _walk(directory: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:  # os.walk would leave out in silence what may not be read
+        raise error
+
     found = []
-    for root, directories, files in os.walk(directory):
+    for root, directories, files in os.walk(directory, onerror=refuse):
         directories[:] = [one for one in directories if not one.startswith(".")]
         found += [Path(root, one) for one in files if not one.startswith(".")]
     return sorted(found, key=lambda one: one.relative_to(directory).as_posix())

@@ -27,8 +27,23 @@ def shown(value: object) -> str:
 
 
 def one_line(error: object) -> str:
-    """An error, or what a program said, on one line."""
+    """An error, or what a program said, on one line; the system's own without its number, after the file's name."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        error = f"{error.filename}: {error.strerror.lower()}"
     return " ".join(str(error).split())
+
+
+class OtherVersion(ValueError):
+    """What another version of nugpt wrote, and can read."""
+
+
+def check_format(what: str, found: object, read: int) -> None:
+    """Refuse what is of another format; it is nobody's damage where the format is a number."""
+    said = f"{what} has format {shown(found)}, but this version reads {read}"
+    if isinstance(found, int) and found != read:
+        raise OtherVersion(f"{said}: use the version of nugpt that wrote it")
+    if found != read:
+        raise ValueError(said)
 
 
 def of_class(name: str, value: object, kind: type, way: str) -> None:
@@ -123,6 +138,6 @@ def written_as(path: Path) -> Iterator[None]:
 def new_file(path: Path) -> None:
     """A file that is not there yet, in a folder that is."""
     if path.exists():
-        raise FileExistsError(f"{path} exists: name a new file")
+        raise FileExistsError(f"{path} exists and is not overwritten: name a new file, or remove that one first")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} lies in a folder that does not exist: make it first")

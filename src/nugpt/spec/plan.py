@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nugpt.spec.checks import make_plain, plain, whole
+from nugpt.spec.checks import check_format, make_plain, plain, whole
 from nugpt.spec.run import RunSpec
 
 FORMAT = 1
@@ -147,8 +147,7 @@ class Plan:
         """The plan that these values describe, refused when of another format."""
         if not isinstance(values, Mapping):
             raise ValueError("plan is not of the form of a plan")
-        if values.get("format") != FORMAT:
-            raise ValueError(f"plan has format {values.get('format')!r}, but this version reads {FORMAT}")
+        check_format("plan", values.get("format"), FORMAT)
         for there, known in [(values, _FIELDS), *((curve, _CURVE_FIELDS) for curve in _listed(values.get("curves")))]:
             if unknown := sorted(set(there) - known):
                 raise ValueError(f"plan has an unknown field {unknown[0]!r}")

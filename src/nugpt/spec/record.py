@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from nugpt.spec.checks import check_format
+
 FORMAT = 1
 STATUSES = ("done", "diverged", "stopped")  # stopped: hopeless by a plan's rule, never an optimum
 _NUMBER, _MAYBE = (int, float), (int, float, type(None))
@@ -51,8 +53,7 @@ class RunRecord:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunRecord:
         """The record these values describe; a newer format or a wrong field is refused."""
-        if values.get("format") != FORMAT:
-            raise ValueError(f"record has format {values.get('format')!r}, but this version reads {FORMAT}")
+        check_format("record", values.get("format"), FORMAT)
         rest = {key: value for key, value in values.items() if key != "format"}
         if wrong := sorted(set(rest) ^ {f.name for f in fields(cls)}):
             raise ValueError(f"record {'has an unknown' if wrong[0] in rest else 'lacks the'} field {wrong[0]!r}")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from nugpt.spec.checks import make_plain, of_class
+from nugpt.spec.checks import check_format, make_plain, of_class
 from nugpt.spec.model import ModelConfig, flops_per_token
 from nugpt.spec.parametrization import Parametrization
 from nugpt.spec.resolve import A_TABLE, Base, Extent, Resolved, resolve
@@ -132,8 +132,7 @@ class RunSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
         """The spec that these plain values describe; a newer format, an unknown or a missing field is refused."""
-        if values.get("format") != FORMAT:
-            raise ValueError(f"run spec has format {values.get('format')!r}, but this version reads {FORMAT}")
+        check_format("run spec", values.get("format"), FORMAT)
         rest = {key: value for key, value in values.items() if key != "format"}
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(rest) - known):

@@ -244,5 +244,7 @@ def _read(path: Path, what: str, make: Callable[[dict[str, Any]], _T], away: str
         if not isinstance(values, dict):
             raise ValueError(f"not {what}")
         return make(values)
+    except checks.OtherVersion as error:  # whole, and no reason to move a result away
+        raise ValueError(f"{path}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}{way}") from None
