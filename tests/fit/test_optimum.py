@@ -102,6 +102,23 @@ def test_order_of_points_does_not_matter_and_the_answer_repeats() -> None:
     assert optimum(points) == optimum(points[::-1]) == optimum(points)
 
 
+@pytest.mark.parametrize(
+    ("log2_lrs", "own"),
+    [
+        ([-8, -7, -6, -5], False),
+        ([-8, -7.5, -7, -6.5, -6], False),
+        ([math.log2(x) for x in (1e-3, 3e-3, 1e-2, 3e-2)], False),  # as even as decimals go
+        ([-8, -7.25, -7, -6.75, -6], True),
+        ([-8, -7, -6, -5.5, -5], True),
+        ([-7], False),
+    ],
+)
+def test_on_a_grid_with_points_added_the_error_is_the_curves_own(log2_lrs: list[float], own: bool) -> None:
+    losses = {x: 3.5 + 0.05 * (x + 6.8) ** 2 for x in log2_lrs}
+    assert optimum(seeds(losses, 2, noise=0.001)).independent is own
+    assert optimum(seeds(losses, 1, noise=0.001)).independent
+
+
 def test_missing_seeds_do_not_move_a_level() -> None:
     # Seed 1 is half a nat worse everywhere; where it alone is missing, a plain mean would be half a nat lower.
     points = [Point(x, y + 0.5 * s, s) for x, y in REAL.items() for s in (0, 1) if (x, s) != (-7.5, 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,15 +84,15 @@ def test_what_fails_does_so_on_no_line_and_beyond_a_grid_too() -> None:
 
 
 @pytest.mark.parametrize(("deviation", "counts_as"), [(0.05, 0.05), (0.02, 0.02), (0.001, 0.02)])
-@pytest.mark.parametrize(("one_seed", "share"), [((), 0.45), ((2,), 1.0)])
-def test_a_drifts_interval_by_hand(deviation: float, counts_as: float, one_seed: tuple[int, ...], share: float) -> None:
+@pytest.mark.parametrize(("third", "share"), [({}, 0.45), ({"seeds": 1}, 1.0), ({"refined": True}, 1.0)])
+def test_a_drifts_interval_by_hand(deviation: float, counts_as: float, third: dict[str, Any], share: float) -> None:
     # Σ(x − mean)² is 10 over five sizes an octave apart, and 1, −2, 0, 2, −1 has neither mean nor slope: halved, their
     # squares are 2.5 of the deviations'. Six points' worth of the share that is a size's own joins them; 1.833113 is
     # the 95 % point of Student's t with 6 + 5 − 2 degrees of freedom.
     sizes = []
     for i, off in enumerate((1, -2, 0, 2, -1)):
         one = at(-7.0 + 0.3 * i + 0.5 * counts_as * off, deviation)
-        sizes.append((2.0**i, replace(one, seeds=1) if i in one_seed else one))
+        sizes.append((2.0**i, replace(one, **third) if i == 2 else one))
     found = drift(sizes)
     half = 1.833113 * counts_as * math.sqrt((6 * share + 2.5) / 9 / 10)
     assert found.slope == pytest.approx(0.3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from scipy import special, stats
 
 from nugpt.fit.claims import verdicts
 from nugpt.fit.curves import Answers, answer
-from nugpt.fit.drift import drift
 from nugpt.fit.measured import Measured, measured
 from nugpt.fit.noise import USUALLY_ALIKE, curve_noise, study_noise
+from nugpt.fit.optimum import Optimum
 from nugpt.fit.points import levels
 from nugpt.fit.regret import regret_at
 from nugpt.fit.verdict import Verdict
@@ -64,15 +63,20 @@ def judged(id: str, answers: Answers) -> dict[str, Verdict]:
     return {f"{c.rule.kind} {c.rule.table}": v for c, v in zip(claims, verdicts(claims, answers), strict=True)}
 
 
-def test_over_depth_ngpt_holds_only_with_the_points_that_were_added_later() -> None:
-    assert "without these points, it is not decided" in note("depth-sweeps")
+def test_over_depth_ngpt_held_while_optima_were_taken_to_share_their_errors_and_with_points_added_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "and only with the points that had been added around optima that had moved" in note("depth-sweeps")
 
     def first(place: Place) -> bool:
         return "which had moved" not in (place.added or "")
 
-    now, before = (judged("depth-sweeps", some) for some in (found("depth-sweeps"), found("depth-sweeps", first)))
-    changed = {key: (now[key].answer, before[key].answer) for key in now if now[key].answer != before[key].answer}
-    assert changed == {"no-drift ngpt": ("holds", "not decided here")}
+    now = judged("depth-sweeps", found("depth-sweeps"))
+    monkeypatch.setattr(Optimum, "independent", property(lambda self: self.seeds < 2))
+    shared, fewer = (judged("depth-sweeps", some) for some in (found("depth-sweeps"), found("depth-sweeps", first)))
+    changed = {key: (now[key].answer, shared[key].answer) for key in now if now[key].answer != shared[key].answer}
+    assert changed == {"no-drift ngpt": ("not decided here", "holds")}
+    assert fewer["no-drift ngpt"].answer == "not decided here"
 
 
 def test_over_width_nugpt_falls_in_shorter_runs_and_rises_in_longer_ones() -> None:
@@ -153,24 +157,10 @@ def test_the_best_learning_rate_follows_iterations_not_tokens() -> None:
     (exponent,), (fall,) = batch.estimates, steps.estimates
     told = f"{exponent.value:.2f} ({exponent.interval.low:.2f} to {exponent.interval.high:.2f})".replace("-", "−")
     assert f"as batch to the\npower {told}." in (EVIDENCE.parents[1] / "docs" / "choices.md").read_text("utf-8")
-    assert "the upper end of the interval lies just within the rule's bounds" in said
+    assert "the upper end of the interval lies a little within the rule's bounds" in said
     assert steps.answer == "not decided here"
     assert steps.rule.low is not None
-    assert 0.0 <= fall.interval.high - steps.rule.low < fall.interval.width / 10
-
-
-def test_were_curves_expected_to_scatter_less_alike_the_power_of_iterations_would_not_hold(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert "expected to scatter less alike" in note("batch-by-steps")
-    with monkeypatch.context() as patch:
-        patch.setattr(importlib.import_module("nugpt.fit.noise"), "USUALLY_ALIKE", 1.0)
-        clear_caches()
-        try:
-            _, steps = verdicts(STUDIES["batch-by-steps"].claims, found("batch-by-steps"))
-        finally:
-            clear_caches()
-    assert steps.answer == "does not hold"
+    assert 0.0 <= fall.interval.high - steps.rule.low < fall.interval.width / 5
 
 
 def test_the_wider_the_model_the_less_the_prediction_over_length_misses_by() -> None:
@@ -201,10 +191,9 @@ def test_over_width_nugpt_is_not_decided_on_fresh_seeds_and_falls_by_all() -> No
     (fresh,), (every,) = (found(id).paths for id in ("width-fresh-seeds", "width-all-seeds"))
     assert "bound lies within the interval" in note("width-fresh-seeds")
     assert fresh.drift.interval.low < -0.1 < fresh.drift.interval.high < 0.0
-    assert "lower end is at the bound" in note("width-all-seeds")
-    assert "lower end of the interval is at the rule's bound" in note("width-fixed-steps")
-    assert every.drift.interval.low == pytest.approx(-0.1, abs=0.005), "of an interval ten times as wide"
-    assert every.drift.interval.high < 0.0
+    assert "with the bound of the two studies' rule within it" in note("width-all-seeds")
+    assert "the rule's bound lies within the interval" in note("width-fixed-steps")
+    assert every.drift.interval.low < -0.1 < every.drift.interval.high < 0.0
     assert ngpt.drift.slope is not None
     assert ngpt.drift.slope < 3 * every.drift.interval.low, "several times as far"
     assert "differ most at the narrowest width, where the best learning rate is higher" in note("width-fresh-seeds")
@@ -311,7 +300,7 @@ def test_over_length_the_fall_was_less_steep_while_all_lengths_were_taken_to_sca
 ) -> None:
     id, kind = "steps-sweep-ngpt-ours", "slope-near nugpt"
     said = note(id)
-    assert "the slope was less steep and its interval ended where the rule's bounds do; now it reaches beyond" in said
+    assert "As long as all lengths were taken to scatter alike, the slope was less steep." in said
     now = judged(id, found(id))[kind]
     answers = found(id).curves
     optima = {one.curve.sizes["steps"]: one.optimum.log2_lr for one in answers}
@@ -328,9 +317,6 @@ def test_over_length_the_fall_was_less_steep_while_all_lengths_were_taken_to_sca
     assert own.value is not None
     assert alike.value is not None
     assert own.value < alike.value
-    assert now.rule.low is not None
-    assert own.interval.low < now.rule.low - 0.01
-    assert alike.interval.low == pytest.approx(now.rule.low, abs=0.003)
     assert own.bent
     assert alike.bent
     assert {now.answer, before.answer} == {"not decided here"}
@@ -392,22 +378,6 @@ def test_how_alike_curves_are_expected_to_scatter_is_likeliest_by_our_studies() 
     assert alike[int(np.argmax(together)), 0] == pytest.approx(USUALLY_ALIKE, rel=0.2)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_that_ngpt_transfers_over_depth_holds_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    id, kind = "depth-sweeps", "no-drift ngpt"
-    assert "with sixteen times as many draws of the fitted curves it is not decided" in note(id)
-    assert judged(id, found(id))[kind].answer == "holds"
-    curves = importlib.import_module("nugpt.fit.curves")
-    effort = curves.FINE
-    monkeypatch.setattr(curves, "FINE", effort._replace(draws=16 * effort.draws, explore=16 * effort.explore))
-    answers = replace(found(id), curves=tuple(o for o in found(id).curves if o.curve.label["table"] == "ngpt"))
-    slope = drift([(o.curve.sizes["layers"], o.optimum) for o in answers.curves])
-    rule = judged(id, answers)[kind].rule
-    assert rule.low is not None
-    assert slope.interval.low < rule.low
-
-
 def test_over_length_the_prediction_is_wrong_however_its_lengths_are_weighted_but_not_what_it_costs() -> None:
     said = note("held-out")
     assert "Weighted alike, the two would have missed it by more than the rule allows all the same, but whether" in said
@@ -433,15 +403,23 @@ def test_over_length_the_prediction_is_wrong_however_its_lengths_are_weighted_bu
     assert alike.interval.low < cost.high < alike.interval.high
 
 
-def test_what_the_change_of_noise_changed_is_as_the_page_has_it_now() -> None:
-    """The readings before are those of a version that is gone; those now, and the verdicts, are the page's."""
+def test_what_changes_of_the_fit_changed_is_as_the_page_has_it_now() -> None:
+    """Readings before a change are those of a version that is gone; those after the last one are the page's."""
     docs = EVIDENCE.parents[1] / "docs"
-    rows = (docs / "fit.md").read_text(encoding="utf-8").split("\n## What the change of noise changed\n")[1]
+    fit, glance = ((docs / name).read_text(encoding="utf-8") for name in ("fit.md", "results.md"))
+    noise, slopes = (changes(fit, what) for what in ("noise", "slopes"))
+    assert (len(noise), len(slopes)) == (22, 7)
+    for claim in noise.keys() & slopes.keys():
+        assert noise[claim][1] == slopes[claim][0], "what one change left the next one found"
+    for (study, said), (_, after, verdict) in (noise | slopes).items():
+        section = glance.split(f"\n## {study}\n")[1].split("\n## ")[0]
+        (line,) = [line for line in section.splitlines() if line.startswith("- **") and f"— {said} " in line]
+        assert after in line, (study, said)
+        assert verdict.split("now ")[-1] in line.split("—")[0], (study, said)
+
+
+def changes(page: str, what: str) -> dict[tuple[str, str], tuple[str, str, str]]:
+    """By study and claim: before, after, and the verdict."""
+    rows = page.split(f"\n## What the change of {what} changed\n")[1].split("\n## ")[0]
     told = [line.strip("| ").split(" | ") for line in rows.splitlines() if line.startswith("| [")]
-    assert len(told) == 22
-    glance = (docs / "results.md").read_text(encoding="utf-8")
-    for study, claim, _, now, verdict in told:
-        section = glance.split(f"\n## {study[2:].split('`')[0]}\n")[1].split("\n## ")[0]
-        (line,) = [line for line in section.splitlines() if line.startswith("- **") and f"— {claim} " in line]
-        assert now in line, (study, claim)
-        assert verdict.split("now ")[-1] in line.split("—")[0], (study, claim)
+    return {(study[2:].split("`")[0], claim): (before, after, verdict) for study, claim, before, after, verdict in told}

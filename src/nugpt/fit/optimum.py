@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -39,11 +39,15 @@ class Optimum:
     notes: tuple[str, ...] = ()
     shapes: Shapes | None = field(default=None, repr=False, compare=False)  # draws of the curve, for regret and more
     seeds: int = 2
+    refined: bool = False  # whether points were added where the first ones fell
 
     @property
     def independent(self) -> bool:
-        """Whether its error is its own. That of a shape, alike at all sizes, prevails only over several seeds."""
-        return self.seeds < 2
+        """Whether its error is its own.
+
+        That of a shape, alike at all sizes, prevails only over several seeds and the same learning rates.
+        """
+        return self.seeds < 2 or self.refined
 
     @property
     def reached(self) -> float | None:
@@ -105,7 +109,14 @@ def _optimum(points: tuple[Point, ...], level: float, pooled: NoiseModel | None,
         notes=curve.notes + (loss_notes if enclosed else ()) + _noise_notes(curve, pooled, noise),
         shapes=drawn,
         seeds=len(curve.seeds),
+        refined=not _even({point.log2_lr for point in points}),
     )
+
+
+def _even(log2_lrs: Iterable[float]) -> bool:
+    """Whether steps are about alike, as in a grid that no result has had a say in."""
+    steps = np.diff(sorted(log2_lrs))
+    return not len(steps) or bool(steps.max() < 1.5 * steps.min())
 
 
 def _deviation(draws: Array) -> float:

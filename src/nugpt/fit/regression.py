@@ -15,7 +15,8 @@ from nugpt.fit.interval import Array, Interval
 # as if seen in so many points (three sizes leave a scatter of one degree of freedom, which says next to nothing).
 OWN_WEIGHT = 6.0
 # The share of the values' variance that differs from size to size. The rest, by which a curve's shape misleads, is
-# alike at all sizes of a study and moves the line, not its slope (set so that synthetic studies reach their coverage).
+# alike at all sizes that share an even grid and moves the line, not its slope (set so that synthetic studies reach
+# their coverage).
 OWN_SHARE = 0.45
 LEAST_DEVIATION = 0.02  # octaves; no optimum is known better, whatever its curve says
 BENT = 0.05  # odds of so much scatter about a straight line from which on there is none

@@ -1,7 +1,7 @@
 """`width-fresh-seeds`: νGPT's half of `width-fixed-steps` again, on seeds that it has not seen.
 
 Which loss its curves are read from was settled after its runs, and νGPT's verdict hung on it. Here it is settled
-before. With several seeds at every width a slope's interval is about two thirds as wide as there.
+before. With several seeds at every width a slope's interval is narrower than there.
 """
 
 from __future__ import annotations
