@@ -359,7 +359,7 @@ def test_another_plan_of_the_same_name_is_one_line(
         shown = capsys.readouterr()
         assert not shown.out
         assert "plan 'mine'" in shown.err
-        assert "is another one" in shown.err
+        assert "is not the one asked for" in shown.err
     assert list(places(store).values()) == ["missing"]
 
 

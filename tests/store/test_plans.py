@@ -38,8 +38,17 @@ def test_a_plan_is_laid_down_once_and_found_again(tmp_path: Path) -> None:
 
 def test_another_plan_of_the_same_name_is_refused_and_the_first_stays(tmp_path: Path) -> None:
     directory = make_directory(tmp_path, PLAN)
-    for other in (make_plan(log2_lrs=(-8, -7)), make_plan(seeds=(1,)), replace(PLAN, policy=Policy(extend=2))):
-        with pytest.raises(ValueError, match=r"plan 'plan' in .* is another one"):
+    (curve,) = PLAN.curves
+    longer = replace(curve, spec=replace(curve.spec, steps=7))
+    for other, differs in (
+        (make_plan(log2_lrs=(-8, -7)), r"log2_lrs is \[-8.* there and \[-8.0, -7.0\] here"),
+        (make_plan(seeds=(1,)), r"seeds is \[0\] there and \[1\] here"),
+        (make_plan(steps=7), "steps is 100 there and 7 here"),
+        (replace(PLAN, policy=Policy(extend=2)), "extend is 0 there and 2 here"),
+        (replace(PLAN, curves=(curve, longer)), "1 curves there, 2 here"),
+        (replace(PLAN, curves=(replace(curve, label={"of": "more"}),)), "of is plan there and more here"),
+    ):
+        with pytest.raises(ValueError, match=rf"plan 'plan' in .* is not the one asked for \({differs}\)"):
             PlanDirectory.of(directory.store, other)
     assert directory.plan() == PLAN
 

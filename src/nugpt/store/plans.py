@@ -135,8 +135,9 @@ def check_name_free(store: Store, plan: Plan) -> None:
     """Refuse a plan whose name another one has in this store."""
     there = PlanDirectory(store.root / "plans" / plan.name, store)
     if (there.path / "plan.json").is_file() and there.plan().hash != plan.hash:
+        differs = _first_difference(there.plan().to_dict(), plan.to_dict())
         raise OtherPlan(
-            f"plan {plan.name!r} in {store.root} is another one than asked for: choose another name or store"
+            f"plan {plan.name!r} in {store.root} is not the one asked for ({differs}): choose another name or store"
         )
 
 
@@ -147,3 +148,16 @@ def plans(store: Store) -> list[PlanDirectory]:
         return []
     names = [name for name in sorted(os.listdir(root)) if (root / name / "plan.json").is_file()]
     return [PlanDirectory(root / name, store) for name in names]
+
+
+def _first_difference(there: Any, asked: Any, name: str = "plan") -> str:
+    """Where two trees of plain values part, in words."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        pairs = [(there.get(key), asked.get(key), key) for key in dict.fromkeys((*there, *asked))]
+    elif isinstance(there, list) and isinstance(asked, list) and any(isinstance(x, dict) for x in there + asked):
+        if len(there) != len(asked):
+            return f"{len(there)} {name} there, {len(asked)} here"
+        pairs = [(*pair, name) for pair in zip(there, asked, strict=True)]
+    else:
+        return f"{name} is {there} there and {asked} here"
+    return next((_first_difference(*pair) for pair in pairs if pair[0] != pair[1]), f"{name} is written otherwise")
