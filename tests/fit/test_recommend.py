@@ -323,7 +323,7 @@ def test_a_slope_over_width_that_was_seen_at_another_length_is_warned_of(answers
     *_, crossed = recommended(answers, heads=8, steps=200).warnings
     assert crossed == (
         "how far η* moves was seen over width at steps 100 (1.0 octaves from the target's): "
-        "in our runs it depended on that (docs/recommend.md)"
+        "in our runs of νGPT it depended on that (docs/recommend.md)"
     )
     for target in ({"heads": 4, "steps": 400}, {"heads": 16, "steps": 190}, {"heads": 5, "steps": 400}):
         assert not any("depended" in one for one in recommended(answers, **target).warnings), target

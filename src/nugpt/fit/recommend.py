@@ -280,12 +280,20 @@ def _reaches(
         low, high = min(swept), max(swept)
         way = _octaves(nearest, goal, axis) - _along_with(paths, nearest, goal, axis)
         along = [path for path in paths if path.along == axis and path.drift.slope is not None]
-        path = min(along, key=lambda path: (nearest not in path.curves, path.drift.interval.width), default=None)
+        path = min(along, key=lambda path: (_aside(path, nearest), path.drift.interval.width), default=None)
         slope, deviation = _slope(path, table, axis)
         beyond = max(0.0, math.log2(target / high), math.log2(low / target))
         own = path is not None and nearest in path.curves
         found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path is not None, own, path))
     return tuple(found)
+
+
+def _aside(path: PathAnswer, nearest: CurveAnswer) -> float:
+    """The octaves that a path runs past a size, 0 where the size lies on it."""
+    # CHOICE: a slope is taken where it was seen nearest, not where it is known best.
+    sizes = path.curves[0].curve.sizes
+    staying = [axis for axis in sizes if axis not in (path.along, *path.together)]
+    return 0.0 if nearest in path.curves else sum(abs(_octaves(nearest, sizes, axis)) for axis in staying)
 
 
 def _along_with(paths: Sequence[PathAnswer], nearest: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:
@@ -355,7 +363,8 @@ def _warnings(
     crossed = _crossed(reaches)
     if crossed:
         found.append(
-            f"how far η* moves was seen {' and '.join(crossed)}: in our runs it depended on that (docs/recommend.md)"
+            f"how far η* moves was seen {' and '.join(crossed)}: in our runs of νGPT it depended on that "
+            "(docs/recommend.md)"
         )
     drifting = [path for path in answers.paths if path.group == group and path.drift.no_drift == FAILS]
     going = {reach.axis: reach.path for reach in reaches if reach.octaves and reach.path is not None}

@@ -1,7 +1,8 @@
 """`run-length-fresh-seeds`: does νGPT's drift over width rise with run length, on seeds that have not been seen?
 
 In `run-length-by-width`, which has two lengths, it is not decided. `held-out-steps` has a third and shorter one, and by
-its runs the drift rises; but it asks and has no rule. Here its sizes are run again, under the rule of the former.
+its runs the drift rises; but it asks and has no rule. Here its shorter and its longest runs are run again, under the
+rule of the former. The middle length, which says least of a change, would be that of `width-fresh-seeds`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
 from nugpt.studies import held_out_steps
 from nugpt.studies.grids import POLICY, SEEDS
+from nugpt.studies.held_out import BASE
 
 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
-    """Lengths, widths and learning rates of `held-out-steps`, none of them held out; the scale's next seeds."""
-    made = held_out_steps.curves(scale, setting)
-    first = len(SEEDS[scale])
+    """Those of `held-out-steps` but for the base's length, none of them held out; the scale's next seeds, up to two."""
+    made = [one for one in held_out_steps.curves(scale, setting) if one.spec.steps != BASE[scale].steps]
+    used = len(SEEDS[scale])
     return tuple(
         replace(
             one,
             label={name: value for name, value in one.label.items() if name != "held_out"},
-            seeds=tuple(first + seed for seed in one.seeds),
+            seeds=tuple(range(used, used + min(used, 2))),
         )
         for one in made
     )
@@ -31,7 +33,7 @@ def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
 
 STUDY = Study(
     id="run-length-fresh-seeds",
-    title="The best width exponent against the length of the run: νGPT at more lengths, on fresh seeds",
+    title="The best width exponent against the length of the run: νGPT at other lengths, on fresh seeds",
     varies="steps, heads, seeds",
     claims=(
         Claim(
