@@ -19,7 +19,7 @@ from tests.fit.synthetic import FAMILIES, Shape, study, sweep
 from nugpt.core.init import initial_value
 from nugpt.core.optim import param_groups
 from nugpt.fit.curve import CLIFF, Shapes
-from nugpt.fit.curves import Answers, Measured, answer, measured
+from nugpt.fit.curves import Answers, CurveAnswer, Measured, answer, measured
 from nugpt.fit.drift import FAILS
 from nugpt.fit.interval import Interval
 from nugpt.fit.points import Point
@@ -307,6 +307,22 @@ def test_a_group_is_chosen_by_name() -> None:
     assert changed.names[choose_group(changed, "nugpt")] == "nugpt", "as it is built in, where nothing is said"
     (other,) = [name for name in changed.names.values() if name != "nugpt"]
     assert changed.names[choose_group(changed, "nugpt", other)] == other
+
+
+def test_of_paths_that_the_nearest_size_is_not_on_the_nearest_one_lends_its_slope(answers: Answers) -> None:
+    (near,) = answers.paths
+
+    def moved(one: CurveAnswer, **sizes: float) -> CurveAnswer:
+        return replace(one, curve=replace(one.curve, sizes={**one.curve.sizes, **sizes}))
+
+    surer = replace(near.drift, slope=0.3, interval=Interval(0.29, 0.31))
+    far = replace(near, drift=surer, curves=tuple(moved(one, steps=1600.0) for one in near.curves))
+    alone = moved(near.curves[-1], width=192.0, steps=200.0)
+    both = replace(answers, curves=(*answers.curves, alone), paths=(far, near))
+    width = recommended(both, heads=16, steps=200).reaches[0]
+    assert (width.axis, width.octaves, width.path) == ("width", 1.0, near)
+    on_it = replace(both, paths=(replace(far, curves=(*far.curves, alone)), near))
+    assert recommended(on_it, heads=16, steps=200).reaches[0].slope == pytest.approx(0.3, abs=0.01)
 
 
 def test_what_was_swept_at_one_size_only_is_warned_of(answers: Answers) -> None:
