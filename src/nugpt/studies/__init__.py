@@ -115,7 +115,6 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "baseline": ("against-llama", "against-llama-clipped", "against-llama-warmup"),
     "held out": ("held-out", "held-out-steps"),
     "fresh seeds": ("width-fresh-seeds", "mup-drifts-fresh-seeds", "width-all-seeds"),
-    "run length again": ("run-length-fresh-seeds",),
     "the rest": (
         "width-sweep-ngpt-ours-with-token-corr",
         "width-sweep-ngpt-mup-vs-muppr",
@@ -123,6 +122,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
         "width-sweep-ngpt-ours-without-tc-corrections",
         "both-eta-input-output-sweep",
     ),
+    "run length again": ("run-length-fresh-seeds",),
     "rescalers": ("rescaler-rate",),
 }
 
