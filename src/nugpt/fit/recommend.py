@@ -288,12 +288,12 @@ def _reaches(
     return tuple(found)
 
 
-def _aside(path: PathAnswer, nearest: CurveAnswer) -> float:
-    """The octaves that a path runs past a size, 0 where the size lies on it."""
+def _aside(path: PathAnswer, nearest: CurveAnswer) -> tuple[bool, float]:
+    """Whether a path runs past a size rather than through it, and by how many octaves."""
     # CHOICE: a slope is taken where it was seen nearest, not where it is known best.
     sizes = path.curves[0].curve.sizes
     staying = [axis for axis in sizes if axis not in (path.along, *path.together)]
-    return 0.0 if nearest in path.curves else sum(abs(_octaves(nearest, sizes, axis)) for axis in staying)
+    return nearest not in path.curves, sum(abs(_octaves(nearest, sizes, axis)) for axis in staying)
 
 
 def _along_with(paths: Sequence[PathAnswer], nearest: CurveAnswer, goal: Mapping[str, float], axis: str) -> float:
