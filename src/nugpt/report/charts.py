@@ -76,16 +76,17 @@ def run_row(run: Run, series: str, shown: Stretch) -> ROW:
         ends = "done, without a sensible loss"
     if run.state == "diverged" and run.facts.get("diverged_at") is not None:
         ends = f"diverged at step {run.facts['diverged_at']}"
-    return {
+    about = {
         "x": run.log2_lr,
-        "y": round(run.loss if run.loss is not None and on_scale(run, shown) else shown.mark, 5),
         "s": series,
         "run": run.id,
         "seed": run.seed,
         "lr": f"{2.0**run.log2_lr:.4g}",
-        "loss": f"{run.loss:.4f}" if run.loss is not None else "none",
         "state": ends,
     }
+    if run.loss is not None and on_scale(run, shown):
+        return about | {"y": round(run.loss, 5)}
+    return about | {"y": round(shown.mark, 5), "loss": f"{run.loss:.4f}" if run.loss is not None else "none"}
 
 
 def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
@@ -111,9 +112,9 @@ def _curve_chart(picture: Picture, shown: Stretch) -> Chart:
         scale=alt.Scale(domain=[round(shown.low, 6), round(shown.high, 6)], zero=False, nice=False),
     )
     layers = Layers(x, y, picture.along, names, strong=0.85)
-    tooltip = tooltips(run="run", seed="seed", lr="η", x="log₂ η", loss="loss", state="ended")
-    points = layers.links(rows[True], tooltip, size=42)
-    failed = layers.links(rows[False], tooltip, shape="cross", angle=45, size=60)
+    about = {"run": "run", "seed": "seed", "lr": "η", "x": "log₂ η", "state": "ended"}
+    points = layers.links(rows[True], tooltips(**about, y="loss"), size=42)
+    failed = layers.links(rows[False], tooltips(**about, loss="loss"), shape="cross", angle=45, size=60)
     told = tooltips(s=picture.along, at="best log₂ η", interval="90 % interval", loss="loss there", verdict="optimum")
     bounded = [row for row in optima if row["low"] is not None and row["high"] is not None]
     spans = values(bounded).mark_rule(strokeWidth=3)
@@ -135,11 +136,12 @@ def _optimum_row(series: Series) -> ROW | None:
     found = series.answer.optimum if series.answer else None
     if found is None or found.log2_lr is None or found.loss is None:
         return None
+    low, high = (round(end, 5) if math.isfinite(end) else None for end in found.interval)
     return {
-        "x": found.log2_lr,
-        "low": found.interval.low if math.isfinite(found.interval.low) else None,
-        "high": found.interval.high if math.isfinite(found.interval.high) else None,
-        "y": found.loss,
+        "x": round(found.log2_lr, 5),
+        "low": low,
+        "high": high,
+        "y": round(found.loss, 5),
         "s": series.name,
         "at": f"{found.log2_lr:.2f}",
         "interval": f"{found.interval.low:.2f} to {found.interval.high:.2f}",
@@ -164,11 +166,12 @@ def law_points(path: Path) -> list[ROW]:
         about = {"x": size, "s": path_name(path), "curve": one.curve.name}
         interval = f"{_end(best.interval.low)} to {_end(best.interval.high)}"
         if best.log2_lr is not None:
-            low, high = best.interval if best.interval.bounded else (None, None)
-            rows.append(about | {"kind": "optimum", "y": best.log2_lr, "low": low, "high": high, "interval": interval})
+            low, high = (round(end, 5) for end in best.interval) if best.interval.bounded else (None, None)
+            y = round(best.log2_lr, 5)
+            rows.append(about | {"kind": "optimum", "y": y, "low": low, "high": high, "interval": interval})
         elif math.isfinite(best.interval.low) or math.isfinite(best.interval.high):
             kind = "at least" if math.isfinite(best.interval.low) else "at most"
-            y = best.interval.low if kind == "at least" else best.interval.high
+            y = round(best.interval.low if kind == "at least" else best.interval.high, 5)
             rows.append(about | {"kind": kind, "y": y, "low": None, "high": None, "interval": interval})
         if edge.log2_lr is not None:
             span = f"{edge.interval.low:.2f} to {edge.interval.high:.2f}"
