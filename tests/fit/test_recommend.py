@@ -471,8 +471,8 @@ def test_a_slopes_error_goes_with_the_draws_where_it_rests_on_them() -> None:
     # Draws of deviation 0.3; slopes of 0.5 and −0.25 known to 0.2 and 0.1, carried over 2 octaves and 1.
     place = np.random.default_rng(0).permutation((np.arange(4000) + 0.5) / 4000)
     drawn = Shapes(0.3 * special.ndtri(place), np.zeros(4000), (), Interval(-math.inf, math.inf))
-    own = Reach("width", 4.0, 1.0, 1.0, 2.0, 2.0, 0.5, 0.2, True, own=True)
-    word = Reach("steps", 2.0, 1.0, 1.0, 1.0, 1.0, -0.25, 0.1, False)
+    own = Reach("width", 4.0, 1.0, 1.0, 2.0, 2.0, 0.5, 0.2, own=True)
+    word = Reach("steps", 2.0, 1.0, 1.0, 1.0, 1.0, -0.25, 0.1)
     assert _moved(drawn, [own]) == pytest.approx(2 * 0.5 + 2 * 0.2 * special.ndtri(place), abs=1e-9)
     alone = _moved(drawn, [word])
     assert float(np.mean(alone)) == pytest.approx(-0.25, abs=0.01)  # chance in 4000 draws of 0.1

@@ -105,7 +105,7 @@ def measure(curves: int, noise: float, plans: Iterable[str] = PLANS) -> dict[str
             if found is not None and found.log2_lr is not None:
                 known += found.interval.width <= KNOWN
                 errors.append(abs(found.log2_lr - best))
-                covered.append(found.interval.low <= best <= found.interval.high)
+                covered.append(found.interval.contains(best))
         found_by[name] = Economy(curves, runs, known, float(np.median(errors)), float(np.mean(covered)))
     return found_by
 

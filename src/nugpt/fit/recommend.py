@@ -48,9 +48,13 @@ class Reach:
     beyond: float  # outside the swept sizes, at least 0
     slope: float  # octaves of η* per octave that the way is taken to add
     deviation: float  # of that slope
-    measured: bool  # whether the store's sizes show it, or the table's prediction is taken
+    path: PathAnswer | None = field(default=None, repr=False)  # the store's sizes that show it; none: the table says so
     own: bool = False  # whether what shows it rests on the size that lends its curve
-    path: PathAnswer | None = field(default=None, repr=False)  # what shows it
+
+    @property
+    def measured(self) -> bool:
+        """Whether the store's sizes show the slope, or the table's prediction is taken."""
+        return self.path is not None
 
     @property
     def supported(self) -> bool:
@@ -187,7 +191,7 @@ def from_base_lr(target: RunSpec, force: bool = False) -> Recommendation:
     """The same from a bare learning rate, the target's own: the table's prediction, without interval or cost."""
     base, goal = sizes_of(target.base.extent), sizes_of(target.extent)
     reaches = tuple(
-        Reach(axis, goal[axis], at, at, way := math.log2(goal[axis] / at), abs(way), 0.0, doubt, False)
+        Reach(axis, goal[axis], at, at, way := math.log2(goal[axis] / at), abs(way), 0.0, doubt)
         for axis, at in base.items()
         for _, doubt in [expected_slope(target.table, axis)]
     )
@@ -284,7 +288,7 @@ def _reaches(
         slope, deviation = _slope(path, table, axis)
         beyond = max(0.0, math.log2(target / high), math.log2(low / target))
         own = path is not None and nearest in path.curves
-        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path is not None, own, path))
+        found.append(Reach(axis, target, low, high, way, beyond, slope, deviation, path, own))
     return tuple(found)
 
 
@@ -366,10 +370,9 @@ def _warnings(
             f"how far η* moves was seen {' and '.join(crossed)}: in our runs of νGPT it depended on that "
             "(docs/recommend.md)"
         )
-    drifting = [path for path in answers.paths if path.group == group and path.drift.no_drift == FAILS]
     going = {reach.axis: reach.path for reach in reaches if reach.octaves and reach.path is not None}
-    for path in drifting:
-        if path.along in going:
+    for path in answers.paths:
+        if path.group == group and path.along in going and path.drift.no_drift == FAILS:
             used = going[path.along]
             how = "follows it, since this table does not hold there" if path is used else f"goes by {used.name} instead"
             found.append(

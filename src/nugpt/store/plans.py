@@ -134,8 +134,8 @@ def additions_of(where: Path | str, values: Any) -> list[Addition]:
 def check_name_free(store: Store, plan: Plan) -> None:
     """Refuse a plan whose name another one has in this store."""
     there = PlanDirectory(store.root / "plans" / plan.name, store)
-    if (there.path / "plan.json").is_file() and there.plan().hash != plan.hash:
-        differs = _first_difference(there.plan().to_dict(), plan.to_dict())
+    if (there.path / "plan.json").is_file() and (found := there.plan()).hash != plan.hash:
+        differs = _first_difference(found.to_dict(), plan.to_dict())
         raise OtherPlan(
             f"plan {plan.name!r} in {store.root} is not the one asked for ({differs}): choose another name or store"
         )

@@ -102,6 +102,12 @@ def default_seeds(scale: Scale, spec: RunSpec) -> tuple[int, ...]:
     return SEEDS[scale.name][: 1 if flops > DEAREST else 2 if flops > DEAR else None]
 
 
+def next_seeds(scale: str, most: int) -> tuple[int, ...]:
+    """Up to so many seeds, as many as a scale has, that its other studies have not used."""
+    used = len(SEEDS[scale])
+    return tuple(range(used, used + min(used, most)))
+
+
 def curve(
     scale: Scale,
     setting: Setting,

@@ -17,7 +17,18 @@ from nugpt.spec.roles import RESCALER_ROLES
 from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
-from nugpt.studies.grids import COARSE, HALF, POINTS, SEEDS, WIDTHS_LAYERS, Size, around, curve, expected, fixed_steps
+from nugpt.studies.grids import (
+    COARSE,
+    HALF,
+    POINTS,
+    WIDTHS_LAYERS,
+    Size,
+    around,
+    curve,
+    expected,
+    fixed_steps,
+    next_seeds,
+)
 from nugpt.studies.role_sweeps import HEADS
 from nugpt.studies.rules import matches
 
@@ -46,8 +57,7 @@ def with_constant(constant: float) -> Parametrization:
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     """The tables at the widths of `role-sweeps`, the lower constant at the ends alone; the scale's next two seeds."""
     at = scale_named(scale)
-    used = len(SEEDS[scale])
-    seeds = tuple(range(used, used + min(used, 2)))
+    seeds = next_seeds(scale, 2)
     widths = HEADS[scale]
     ends = (widths[0], widths[-1])
     # What was tuned on the base replaces a table's own multipliers, so that it is doubled where the table is.

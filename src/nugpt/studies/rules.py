@@ -24,6 +24,11 @@ def drifts_right(table: str, along: str, beyond: float = DRIFT) -> Rule:
     return Rule("drift", table=table, along=along, low=beyond)
 
 
+def drift_rises(table: str, along: str, by: str) -> Rule:
+    """What the best η moves by along an axis rises with another one."""
+    return Rule("slope-change", table=table, along=along, by=by, low=0.0)
+
+
 def inverse_cube_root(table: str, along: str = "steps") -> Rule:
     """The best η falls as the cube root of the iterations, within the bound that separates drift from none."""
     return Rule("slope-near", table=table, along=along, low=-THIRD - DRIFT, high=-THIRD + DRIFT)

@@ -15,6 +15,7 @@ from nugpt.spec.scales import scale_named
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import DRIFT, Rule
 from nugpt.studies.grids import POLICY, Size, curve
+from nugpt.studies.rules import drift_rises
 
 # Exponents 3/4 and 1 of η_hidden; runs at the shorter length are those of the width studies.
 TABLES = (NUGPT, COMPLETEP)
@@ -58,7 +59,7 @@ STUDY = Study(
     claims=(
         Claim(
             "The best width exponent falls as runs get longer: νGPT's drift over width rises with run length.",
-            Rule("slope-change", table="nugpt", along="heads", by="steps", low=0.0),
+            drift_rises("nugpt", "heads", by="steps"),
         ),
         Claim(
             "νGPT's exponent of 3/4 transfers at every length.",
@@ -66,7 +67,7 @@ STUDY = Study(
         ),
         Claim(
             "CompleteP's drift over width rises with run length too.",
-            Rule("slope-change", table="completep", along="heads", by="steps", low=0.0),
+            drift_rises("completep", "heads", by="steps"),
         ),
         Claim(
             "CompleteP, exponent 1: how far the best learning rate drifts at each length.",

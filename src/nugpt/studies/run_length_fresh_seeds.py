@@ -13,19 +13,19 @@ from nugpt.spec.plan import Curve
 from nugpt.spec.study import Claim, Setting, Study
 from nugpt.spec.study_rules import Rule
 from nugpt.studies import held_out_steps
-from nugpt.studies.grids import POLICY, SEEDS
+from nugpt.studies.grids import POLICY, next_seeds
 from nugpt.studies.held_out import BASE
+from nugpt.studies.rules import drift_rises
 
 
 def curves(scale: str, setting: Setting) -> tuple[Curve, ...]:
     """Those of `held-out-steps` but for the base's length, none of them held out; the scale's next seeds, up to two."""
     made = [one for one in held_out_steps.curves(scale, setting) if one.spec.steps != BASE[scale].steps]
-    used = len(SEEDS[scale])
     return tuple(
         replace(
             one,
             label={name: value for name, value in one.label.items() if name != "held_out"},
-            seeds=tuple(range(used, used + min(used, 2))),
+            seeds=next_seeds(scale, 2),
         )
         for one in made
     )
@@ -38,7 +38,7 @@ STUDY = Study(
     claims=(
         Claim(
             "νGPT's drift over width rises with run length, on fresh seeds.",
-            Rule("slope-change", table="nugpt", along="heads", by="steps", low=0.0),
+            drift_rises("nugpt", "heads", by="steps"),
         ),
         Claim(
             "How far νGPT's best learning rate moves over width at each length, on fresh seeds.",

@@ -12,7 +12,7 @@ from functools import partial
 from nugpt.spec.parametrization import NUGPT, Parametrization
 from nugpt.spec.plan import Curve
 from nugpt.spec.study import Claim, Setting, Study
-from nugpt.studies.grids import POLICY, SEEDS, width_curves
+from nugpt.studies.grids import POLICY, next_seeds, width_curves
 from nugpt.studies.rules import transfers
 
 FEWEST = {"evidence": 2}  # seeds of a curve, also where a run takes a minute
@@ -22,9 +22,8 @@ LIMITS = "Fresh seeds change initial weights and the order of data, not the data
 def fresh_curves(table: Parametrization, scale: str, setting: Setting) -> tuple[Curve, ...]:
     """The widths and learning rates of `width-fixed-steps` for one table; the scale's next seeds."""
     made = width_curves(scale, setting, (table,))
-    first = len(SEEDS[scale])
-    counts = [max(len(one.seeds), FEWEST.get(scale, 1)) for one in made]
-    return tuple(replace(one, seeds=tuple(range(first, first + n))) for one, n in zip(made, counts, strict=True))
+    fewest = FEWEST.get(scale, 1)
+    return tuple(replace(one, seeds=next_seeds(scale, max(len(one.seeds), fewest))) for one in made)
 
 
 STUDY = Study(
